@@ -10,6 +10,8 @@ from typing import Any
 __all__ = ["add_last_callbacks"]
 
 _EXTENDED = "_sparkdl_extended"
+# The attribute of a list with the callbacks that were added to it.
+_ADDED = "_sparkdl_added"
 
 
 def add_last_callbacks(lists: Any, last: Callable[[Any, list[Any]], Any]) -> None:
@@ -26,9 +28,14 @@ def add_last_callbacks(lists: Any, last: Callable[[Any, list[Any]], Any]) -> Non
 
     @functools.wraps(set_model)
     def set_model_of_all(self: Any, model: Any) -> None:
-        # Keras calls the method once all callbacks are in the list.
-        added = [last(callback, self.callbacks) for callback in self.callbacks]
-        self.callbacks.extend(callback for callback in added if callback is not None)
+        # Keras calls the method once all callbacks are in the list, and again if the list is used
+        # again.
+        earlier = [id(callback) for callback in getattr(self, _ADDED, ())]
+        self.callbacks[:] = [c for c in self.callbacks if id(c) not in earlier]
+        found = [last(callback, self.callbacks) for callback in self.callbacks]
+        added = [callback for callback in found if callback is not None]
+        self.callbacks.extend(added)
+        setattr(self, _ADDED, added)
         set_model(self, model)
 
     setattr(set_model_of_all, _EXTENDED, True)

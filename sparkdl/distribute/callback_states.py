@@ -10,6 +10,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class FitCallbacks:
     def begin(self) -> None:
         """Learn how the callbacks are at the beginning of `fit`, after all of them have begun."""
         self._first = {
-            id(c): {name: _copy(value) for name, value in vars(c).items()}
+            id(c): {name: _copy(value) for name, value in _attributes(c).items()}
             for c in self._callbacks
             if not _knows(c)
         }
@@ -96,20 +97,27 @@ class FitCallbacks:
 
     def _has_changed(self, callback: Any) -> bool:
         first, kept = self._first.get(id(callback), {}), _kept_attributes(callback)
-        now = {name: value for name, value in vars(callback).items() if name not in kept}
+        now = {name: v for name, v in _attributes(callback).items() if name not in kept}
         return any(name not in first or not _is_same(first[name], now[name]) for name in now)
 
 
+def _attributes(callback: Any) -> dict[str, Any]:
+    return getattr(callback, "__dict__", {})  # There is none in a class with `__slots__`.
+
+
 def _copy(value: Any) -> Any:
-    return value.copy() if isinstance(value, list | dict | set | np.ndarray) else value
+    try:
+        return copy(value) if isinstance(value, list | dict | set | np.ndarray) else value
+    except Exception:  # noqa: BLE001 The code of users may raise anything.
+        return value
 
 
 def _is_same(first: Any, now: Any) -> bool:
-    if isinstance(now, np.ndarray):
-        return np.array_equal(first, now)
+    if first is now:
+        return True
     try:
-        return first is now or bool(first == now)
-    except (TypeError, ValueError):  # Such as two lists of arrays.
+        return bool(np.array_equal(first, now) if isinstance(now, np.ndarray) else first == now)
+    except Exception:  # noqa: BLE001 Such as two lists of arrays, or the code of users.
         return False
 
 
@@ -156,6 +164,8 @@ def _name(callback: Any) -> str:
 def states_of(callbacks: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     """Return the states of callbacks as a value for JSON, and the arrays in them.
 
+    A callback of Keras with a value that cannot be kept will begin anew, as the state says.
+
     Args:
         callbacks: the callbacks of a `fit`, in order.
 
@@ -166,8 +176,14 @@ def states_of(callbacks: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     states: list[Any] = []
     arrays: list[Any] = []
     for callback in _with_state(callbacks):
+        state = {"name": _name(callback), "attributes": {}}
         values = {name: getattr(callback, name) for name in _kept_attributes(callback)}
-        state = {"name": _name(callback), "attributes": _to_json(values, arrays, _name(callback))}
+        num_arrays = len(arrays)
+        try:
+            state["attributes"] = _to_json(values, arrays, _name(callback))
+        except Exception as exc:  # noqa: BLE001 Users may log any value, which History takes over.
+            del arrays[num_arrays:]
+            state["lost"] = str(exc).rstrip(".")
         if _has_protocol(callback):
             where = f"{type(callback).__name__}.get_state()"
             state["state"] = _to_json(callback.get_state(), arrays, where)
@@ -191,7 +207,7 @@ def _to_json(value: Any, arrays: list[Any], where: str) -> Any:
         if is_stored:
             return array.item()
     raise TypeError(
-        f"sparkdl.keras.Checkpoint cannot keep {where}: it is a {type(value).__name__}. Expected "
+        f"sparkdl.keras.Checkpoint cannot keep {where}: it is a {type(value).__name__}; expected "
         "numbers, text, None, lists, dicts with text as keys, and NumPy arrays of numbers."
     )
 
@@ -221,16 +237,20 @@ def restore(
     for state in states:
         waiting[state["name"]].append(state)
     new: list[str] = []
+    lost: list[str] = []
     for callback in _with_state(callbacks):
         if not waiting[_name(callback)]:
             new.append(_name(callback))
             continue
         state = waiting[_name(callback)].pop(0)
         _set(callback, state, arrays)
+        if "lost" in state:
+            lost.append(f"{_name(callback)} begins anew: {state['lost']}")
         if directory and "file" in state:
             _write_file(callback, Path(directory, state["file"]))
     old = [state["name"] for left in waiting.values() for state in left]
     return [
+        *lost,
         *([f"{', '.join(new)} begins anew: the checkpoint has no state of it"] if new else []),
         *([f"the state of {', '.join(old)} is not used: fit has no such callback"] if old else []),
     ]

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from sparkdl.distribute.callback_lists import add_last_callbacks
 from sparkdl.distribute.callback_states import FitCallbacks, restore, states_of
 
 
@@ -25,6 +26,28 @@ class Own:
 
 class Other(Own):
     """Another class."""
+
+
+class Slots:
+    """A callback without `__dict__`."""
+
+    __slots__ = ("count",)
+
+
+class Odd:
+    """A value that can be neither copied nor compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class OddList(list[Any]):
+    """A list that cannot be copied."""
+
+    def copy(self) -> Any:
+        raise RuntimeError
 
 
 class Counts:
@@ -124,6 +147,35 @@ def test_a_state_that_is_not_kept_is_told(
     assert told(caplog).count("Counts begins anew: it has no get_state and set_state") == 1
 
 
+@pytest.mark.parametrize("start", [Odd(), OddList([Odd()]), np.array([Odd()])])
+def test_any_attributes_of_a_callback_are_allowed(tmp_path: Path, start: Any) -> None:
+    callback: Any = Counts(start)
+    of_fit = FitCallbacks([callback, Slots()])
+    of_fit.begin()
+    assert of_fit.save(str(tmp_path))["callbacks"] == []
+    callback.count = np.array([Odd()])
+    assert of_fit.save(str(tmp_path))["forgotten"] == ["Counts"]
+
+
+def test_a_value_of_keras_that_cannot_be_kept_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another callback may log anything, which a History takes over."""
+    keras = pytest.importorskip("keras")
+    histories = [keras.callbacks.History() for _ in range(2)]
+    for history in histories:
+        history.on_train_begin()
+    histories[0].history = {"loss": [np.ones(2)], "odd": [{1, 2}]}
+    new = Own()
+    through(tmp_path, [histories[0], Own(np.arange(3))], [histories[1], new])
+    assert (histories[1].history, new.state.tolist()) == ({}, [0, 1, 2])
+    assert told(caplog) == (
+        "fit goes on from a checkpoint; History begins anew: sparkdl.keras.Checkpoint cannot keep "
+        "History['history']['odd'][0]: it is a set; expected numbers, text, None, lists, "
+        "dicts with text as keys, and NumPy arrays of numbers."
+    )
+
+
 def test_checkpoints_of_earlier_versions_are_told(caplog: pytest.LogCaptureFixture) -> None:
     FitCallbacks([Own()]).restore("nowhere", {"epochs_done": 3}, tells=True)
     assert told(caplog).endswith("Own begins anew: the checkpoint has no state of it.")
@@ -145,3 +197,21 @@ def test_callbacks_of_keras_are_matched_by_their_metric() -> None:
     assert [callback.best for callback in new] == [4.0, None, 0.25]
     assert new[0].best_weights[0].tolist() == [4.0, 4.0]
     assert remarks == ["EarlyStopping('val_auc') begins anew: the checkpoint has no state of it"]
+
+
+def test_a_list_of_callbacks_gets_its_last_ones_once() -> None:
+    """Keras calls `set_model` again if a list is given to a second `fit`."""
+
+    class Lists:
+        def __init__(self, *callbacks: str) -> None:
+            self.callbacks = list(callbacks)
+
+        def set_model(self, model: Any) -> None:
+            self.model = model
+
+    add_last_callbacks(Lists, lambda callback, _: {"a": "last"}.get(callback))
+    lists = Lists("a", "b")
+    lists.set_model(1)
+    lists.callbacks.append("c")
+    lists.set_model(2)
+    assert (lists.callbacks, lists.model) == (["a", "b", "c", "last"], 2)
