@@ -66,7 +66,19 @@ def imports_of(path: Path) -> set[str]:
             found |= {
                 name.removeprefix("sparkdl.") for name in names if name.startswith("sparkdl.")
             }
+        elif isinstance(node, ast.Call) and (name := imported_by_call(node)):
+            found.add(name)
     return found
+
+
+def imported_by_call(node: ast.Call) -> str:
+    """The module of sparkdl that `import_module("sparkdl.x")` or `__import__` imports, else ""."""
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if called not in ("import_module", "__import__") or not node.args:
+        return ""
+    text = getattr(node.args[0], "value", "")
+    is_ours = isinstance(text, str) and text.startswith("sparkdl.")
+    return text.removeprefix("sparkdl.") if is_ours else ""
 
 
 def level(name: str) -> int:

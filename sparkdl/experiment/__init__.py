@@ -14,6 +14,8 @@ A verb is imported when it is first used: reading runs needs no Spark.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import sparkdl.experiment.run_actions  # noqa: F401
+
 if TYPE_CHECKING:
     from sparkdl.experiment.distributed import allreduce, horovod, mirrored, parameter_server
     from sparkdl.experiment.reproducing import replay, reproduce, try_one

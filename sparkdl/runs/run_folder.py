@@ -1,11 +1,11 @@
 """Runs on the driver. Tags, notes, size, deletion, the page: a run as its files."""
 
-import importlib
 from typing import Any
 
 from sparkdl import folders
 from sparkdl.errors import ConfigError, RunExistsError
 from sparkdl.runs import annotations
+from sparkdl.runs.actions import Actions
 from sparkdl.runs.annotations import Annotations, Note
 from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.lineage import models_of
@@ -78,8 +78,7 @@ class RunFolder:
             ConfigError: if the packages of `sparkdl[ui]` are not installed, or if the port cannot
                 be used.
         """
-        # The user calls upwards here: this room knows nothing of servers.
-        return importlib.import_module("sparkdl.ui").show(self.path, port=port, control=control)
+        return Actions.ui(self.path, port=port, control=control)
 
     @property
     def size(self) -> int:

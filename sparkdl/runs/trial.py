@@ -1,6 +1,5 @@
 """Runs on the driver. A trial, live or loaded from its run directory."""
 
-import importlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from sparkdl import checkpoints, model_formats, storage
 from sparkdl.checkpoints import Checkpoint
 from sparkdl.jsonl import read_lines
 from sparkdl.runs import trial_files
+from sparkdl.runs.actions import Actions
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
@@ -267,9 +267,7 @@ class Trial:
         Raises:
             ConfigError: if the function, a parameter or a variable was not kept.
         """
-        # The user calls upwards here: this room knows nothing of programs.
-        one_trial = importlib.import_module("sparkdl.runner.one_trial")
-        return one_trial.debug_trial(self, env or {}, from_start, folder)
+        return Actions.debug(self, env or {}, from_start, folder)
 
     @property
     def model_path(self) -> str:

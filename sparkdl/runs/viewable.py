@@ -1,8 +1,8 @@
 """Runs on the driver. The part of a run that shows the run in a browser."""
 
-import importlib
 from typing import TYPE_CHECKING
 
+from sparkdl.runs.actions import Actions
 from sparkdl.tensorboard_server import LOOPBACK
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class Viewable:
             ConfigError: if TensorBoard is not installed.
         """
         if self._tensorboard is None or not self._tensorboard.is_running:
-            # The user calls upwards here: that package reads runs.
-            package = importlib.import_module("sparkdl.runs.tensorboard")
-            self._tensorboard = package.start_tensorboard(self, host=host, port=port)
+            self._tensorboard = Actions.tensorboard(self, host=host, port=port)
         return self._tensorboard
 
     def attach_tensorboard(self, tensorboard: "TensorBoard") -> None:

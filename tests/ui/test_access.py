@@ -217,7 +217,7 @@ def test_a_notebook_prints_no_address(
 
 def test_a_program_ends_with_its_page_open(root: str) -> None:
     ended(root, "run")
-    code = f"from sparkdl.runs.history import load; load({root + '/run'!r}).ui()"
+    code = f"from sparkdl.experiment import load; load({root + '/run'!r}).ui()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "is shown at http://127.0.0.1:" in done.stdout

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sparkdl import storage, tensorboard_server
+from sparkdl.experiment import load
 from sparkdl.runs.events import TrialChanged
-from sparkdl.runs.history import load
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.tensorboard import followed_run, viewer
@@ -153,7 +153,7 @@ def test_run_that_is_deleted_leaves_tensorboard_as_it_is(
 PROGRAM = """
 import sys, time
 sys.path.insert(0, {fake!r})
-from sparkdl.runs.history import load
+from sparkdl.experiment import load
 run = load({path!r})
 tensorboard = run.tensorboard()
 tensorboard.url
