@@ -1,4 +1,4 @@
-"""Runs on the driver. Actions of runs and trials that rooms above implement; `experiment` sets them."""
+"""Runs on the driver. Actions of runs that rooms above implement; `experiment` sets them."""
 
 from collections.abc import Callable
 from typing import Any
