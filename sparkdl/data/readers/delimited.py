@@ -25,6 +25,7 @@ from sparkdl.data.shard import Range
 __all__ = ["DelimitedSource", "csv", "list_files"]
 
 _COLUMN = re.compile(r"In CSV column #(\d+)")
+_MISSING = re.compile(r"Column (.*) in include_columns does not exist", re.DOTALL)
 
 
 @takes_batches
@@ -216,6 +217,8 @@ class _File:
 
     def _explained(self, exc: Exception, csv_format: CsvFormat) -> str:
         problem = str(exc)
+        if missing := _MISSING.match(problem):
+            return f"the file has no column {missing[1]}, which other files or their folders have."
         if "newlines_in_values" in problem:  # With this option, pyarrow may lose line ends.
             return "in a file this large no value may hold line ends. Write it as Parquet."
         if isinstance(exc, UnicodeDecodeError) or "invalid UTF8" in problem:

@@ -4,7 +4,7 @@ Types are inferred as by Spark, see `PartitioningUtils.scala` of Spark 4: one ty
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from decimal import Decimal
 from functools import lru_cache
@@ -198,23 +198,28 @@ def folder_values(
 
 
 def folder_columns(
-    urls: Sequence[str], values: Sequence[Mapping[str, pa.Scalar]]
+    urls: Sequence[str],
+    values: Sequence[Mapping[str, pa.Scalar]],
+    names: Collection[str] | None = None,
 ) -> dict[str, pa.Array]:
     """Return columns that the folders of all files define, with a value for each file.
 
     Args:
         urls: the files.
         values: the result of `folder_values` for the files.
+        names: names of the columns that are read, among others; None for all columns of folders.
 
     Raises:
         ValueError: if only the folders of some files define a column.
     """
-    kinds = {name: value.type for of_file in values for name, value in of_file.items()}
+    found = {name: value.type for of_file in values for name, value in of_file.items()}
+    kinds = {name: kind for name, kind in found.items() if names is None or name in names}
     for url, of_file in zip(urls, values, strict=True):
         if missing := [name for name in kinds if name not in of_file]:
             raise ValueError(
                 f"{url} has no column {missing[0]!r}, which the folders of other files define. "
-                "Read files of one kind of folders, or move the file."
+                "Move the file, read files of one kind of folders, or read other columns only: "
+                "feature_cols=[...]."
             )
     return {
         name: pa.array([of_file[name].as_py() for of_file in values], kind)

@@ -158,13 +158,13 @@ class TFRecordSource(TensorSource):
         self._urls = urls_of(matches)
         self._check = functools.partial(_check_unchanged, places)
         self._copies = LocalCopies(self._urls, sizes, self._check)
-        values = folder_values(within_folders(matches), _scalar_types(self.features or {}))
-        self._keys = folder_columns(self._urls, values)
+        self._keys = folder_values(within_folders(matches), _scalar_types(self.features or {}))
+        self._of_folders = list(dict.fromkeys(name for of_file in self._keys for name in of_file))
         if self.features is None:
             inspected = _unpack(pieces["inspected"])
             self.features = inferred_features(inspected)
             self._log_features(inspected)
-        self.columns = list(dict.fromkeys([*self.features, *self._keys]))
+        self.columns = list(dict.fromkeys([*self.features, *self._of_folders]))
 
     def _log_features(self, inspected: Inspected) -> None:
         if self.features and context.current().is_chief:
@@ -202,7 +202,7 @@ class TFRecordSource(TensorSource):
             self._parts,
             features,
             self._check,
-            {name: values for name, values in self._keys.items() if name in selection.names},
+            folder_columns(self._urls, self._keys, selection.names),
         )
         if self._has_lists:  # TensorFlow's parser of Examples leaves them out.
             return rows.blocks(next_pass, selection)
@@ -210,7 +210,7 @@ class TFRecordSource(TensorSource):
 
     def _stored(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the features of those columns that folders do not define."""
-        return {name: (self.features or {})[name] for name in names if name not in self._keys}
+        return {name: (self.features or {})[name] for name in names if name not in self._of_folders}
 
     def columns_of(self, next_pass: Callable[[], Pass], names: Sequence[str]) -> Any:
         """Implement `TensorSource.columns_of`; only a pass in order is read by TensorFlow."""
@@ -252,9 +252,10 @@ class TFRecordSource(TensorSource):
 
     def _key_arrays(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of columns that folders define, for each file."""
-        kinds = pa.schema([(name, values.type) for name, values in self._keys.items()])
-        chosen = schema_columns(kinds, [name for name in names if name in self._keys])
-        return {column.name: to_array(self._keys[column.name], column) for column in chosen}
+        found = folder_columns(self._urls, self._keys, names)
+        kinds = pa.schema([(name, values.type) for name, values in found.items()])
+        chosen = schema_columns(kinds, [name for name in names if name in found])
+        return {column.name: to_array(found[column.name], column) for column in chosen}
 
     def _numbers_of_files(self) -> list[bytes]:
         """Return an Example with its number for each file.
