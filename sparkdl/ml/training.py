@@ -14,7 +14,7 @@ from sparkdl.data.exact_numbers import cast_tensor
 from sparkdl.inference.tensor_spec import TensorSpec, inexact_input
 from sparkdl.model_formats import load_keras
 
-__all__ = ["Training", "model_from_bytes"]
+__all__ = ["Training", "as_loss_takes", "model_from_bytes"]
 
 
 def model_from_bytes(data: bytes, custom: bytes) -> Any:
@@ -114,7 +114,30 @@ class Training:
         if self.has_one_value and label.shape.rank == 1:
             # A loss that subtracts (rows, 1) from (rows,) would compare all rows with each other.
             label = label[:, None]
-        return (inputs, label, columns["weight"]) if self.weight else (inputs, label)
+        label = as_loss_takes(label, self.label)
+        if not self.weight:
+            return inputs, label
+        return inputs, label, as_loss_takes(columns["weight"], self.weight)
+
+
+def as_loss_takes(values: Any, name: str) -> Any:
+    """Return labels or weights; refuse those that Keras, which casts them for its losses, loses.
+
+    The dtype stays as it is for the user's own losses and metrics.
+    """
+    import keras
+    import tensorflow as tf
+
+    dtype = keras.config.floatx()
+
+    def message(value: Any) -> str:
+        return (
+            f"column {name!r} has {value}, which Keras casts to {dtype} for its losses, where it "
+            "is another number. Scale the column, or cast whole numbers to double, to round them."
+        )
+
+    with tf.control_dependencies([cast_tensor(values, dtype, message)]):
+        return tf.identity(values)
 
 
 def _fit(values: Any, spec: TensorSpec) -> Any:

@@ -21,6 +21,7 @@ from sparkdl import experiment
 from sparkdl.errors import ConfigError
 from sparkdl.ml import KerasEstimator, KerasModel, keras_files
 from sparkdl.ml.prediction_columns import classification_columns
+from sparkdl.ml.training import as_loss_takes
 from sparkdl.ml.training_rows import training_rows
 
 pytestmark = pytest.mark.slow
@@ -207,6 +208,37 @@ def test_fit_refuses_the_numbers_that_transform_refuses(
     stage = KerasModel(models.embedding(dtype), featuresCol="id", task="regression")
     with pytest.raises(Exception, match=lost):
         stage.transform(df).collect()
+
+
+@pytest.mark.parametrize(
+    ("label", "weight", "lost"),
+    [
+        ("16777217L", "1.0D", "column 'label' has 16777217, which Keras casts to float32"),
+        ("1.0D", "1e300D", r"column 'w' has 1e\+300, which Keras casts to float32"),
+    ],
+)
+def test_fit_refuses_labels_and_weights_that_a_loss_would_change(
+    models: Any, spark: SparkSession, root: str, label: str, weight: str, lost: str
+) -> None:
+    df = spark.sql(f"SELECT 1.0D AS a, 2.0D AS b, {label} AS label, {weight} AS w")
+    net = models.linear((2,))
+    net.compile("sgd", "mse")
+    estimator = KerasEstimator(
+        net, featuresCol=["a", "b"], weightCol="w", batchSize=1, runOptions=QUIET
+    )
+    with pytest.raises(Exception, match=lost):
+        estimator.fit(df)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64", "bool", "float32", "float64"])
+def test_labels_that_a_loss_represents_keep_their_dtype(dtype: str) -> None:
+    import tensorflow as tf
+
+    values = np.array([0, 1], dtype)
+    found = as_loss_takes(tf.constant(values), "label")
+    assert found.dtype == dtype and found.numpy().tolist() == values.tolist()
+    rounded = as_loss_takes(tf.constant(np.array([0.1, 2.0**60 + 2**30])), "label")
+    assert rounded.dtype == "float64"  # The user has chosen floats, which may be rounded.
 
 
 def OfKeras2() -> Any:
