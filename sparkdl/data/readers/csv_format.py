@@ -40,7 +40,7 @@ class CsvFormat:
     quote: str = '"'
     escape: str | None = None
     comment: str | None = None
-    null_value: str = ""
+    null_value: str | Sequence[str] = ""
     is_single: bool = False
 
     def __post_init__(self) -> None:
@@ -53,8 +53,10 @@ class CsvFormat:
             is_char = isinstance(value, str) and len(value) == 1 and value.isascii()
             if not is_optional and not is_char:
                 raise ConfigError(f"{name} is {value!r}; expected one character of ASCII.")
-        if not isinstance(self.null_value, str):
-            raise ConfigError(f"nullValue is {self.null_value!r}; expected a text.")
+        if not all(isinstance(text, str) for text in self._null_texts()):
+            raise ConfigError(
+                f"nullValue is {self.null_value!r}; expected a text, or a list of texts."
+            )
         if isinstance(self.column_names, str):
             raise ConfigError(f"column_names is {self.column_names!r}; expected a list of names.")
         try:
@@ -64,6 +66,10 @@ class CsvFormat:
                 f"encoding is {self.encoding!r}; expected the name of an encoding of Python, such "
                 "as 'utf-8', 'latin-1' or 'cp1252'."
             ) from exc
+
+    def _null_texts(self) -> Sequence[Any]:
+        is_list = isinstance(self.null_value, list | tuple)
+        return self.null_value if is_list else [self.null_value]
 
     def of(self, schema: pa.Schema) -> "CsvFormat":
         """Return the format of files with these columns, whose types apply to all files."""
@@ -99,7 +105,7 @@ class CsvFormat:
         convert = arrow_csv.ConvertOptions(
             column_types=self.types,
             include_columns=names,
-            null_values=list({"", self.null_value}),
+            null_values=list({"", *self._null_texts()}),
             strings_can_be_null=True,
         )
         return arrow_csv.open_csv(

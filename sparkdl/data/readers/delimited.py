@@ -41,7 +41,7 @@ def csv(
     quote: str = '"',
     escape: str | None = None,
     comment: str | None = None,
-    nullValue: str = "",
+    nullValue: str | Sequence[str] = "",
     fill: Mapping[str, Any] | None = None,
     **batches: Any,
 ) -> Any:
@@ -76,7 +76,8 @@ def csv(
             both are read, and text in which they differ is refused: a backslash before a quote or a
             backslash.
         comment: the first character of lines that are no rows; by default there are none.
-        nullValue: a text that is a null, as an empty one always is.
+        nullValue: a text that is a null, as an empty one always is, or a list of them:
+            `["NA", "null"]`.
         fill: values that replace nulls, by column name; without a value a null is an error.
         **batches: see `Batches`.
 
@@ -224,7 +225,10 @@ class _File:
         if isinstance(exc, UnicodeDecodeError) or "invalid UTF8" in problem:
             problem += f". The text is not {csv_format.encoding}; for others see encoding="
         elif "conversion error" in problem:
-            problem += ". Types are inferred from the first rows; to set them see schema="
+            problem += (
+                ". Types are inferred from the first rows; to set them see schema=. If the text "
+                "means that there is no value, pass nullValue="
+            )
         else:
             return problem
         if found := _COLUMN.search(problem):

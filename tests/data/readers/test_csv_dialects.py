@@ -232,6 +232,29 @@ def test_comments_and_quotes(tmp_path: Path) -> None:
     assert read(file, quote="") == {"a": ['"1'], "b": ['2"']}
 
 
+NULLS = ("NA", "null", "-")
+
+
+@pytest.mark.parametrize("texts", ["NA", NULLS, list(NULLS), []])
+def test_several_texts_are_nulls_as_in_pandas(texts: Any, tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("i,t\n1,NA\nNA,null\n3,-\n,NaN\n")
+    wanted = [texts] if isinstance(texts, str) else list(texts)
+    oracle = pd.read_csv(file, na_values=["", *wanted], keep_default_na=False, dtype=str)
+    found = read(file, {"i": "string", "t": "string"}, null_value=texts)
+    assert found == {name: [or_null(v) if v == v else None for v in oracle[name]] for name in "it"}
+
+
+def test_a_text_that_may_be_a_null_tells_of_null_value(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("x\n1\nNA\n")
+    with pytest.raises(ValueError, match="pass nullValue="):
+        read(file, {"x": "int64"})
+    assert read(file, {"x": "int64"}, null_value=["NA"]) == {"x": [1, None]}
+    batches = data.csv(file, nullValue=["NA", "-"], fill={"x": 7}, batch_size_per_worker=2)
+    assert [batch.tolist() for batch in batches.as_numpy()] == [[1, 7]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -241,6 +264,7 @@ def test_comments_and_quotes(tmp_path: Path) -> None:
         ({"comment": "//"}, "comment is '//'"),
         ({"encoding": "utf9"}, "encoding is 'utf9'; expected the name"),
         ({"null_value": None}, "nullValue is None; expected a text"),
+        ({"null_value": ["NA", 9]}, r"nullValue is \['NA', 9\]; expected a text, or a list"),
     ],
 )
 def test_options_that_are_wrong(options: Any, message: str) -> None:
