@@ -247,7 +247,7 @@ def call_with_numpy(value: Any, collective: Callable[[Any], Any], keeps_shape: b
         # NumPy has no bfloat16 of its own.
         wide = value.detach().to("cpu", torch.float32 if value.dtype == torch.bfloat16 else None)
         return torch.as_tensor(collective(wide.numpy())).to(value.device, value.dtype)
-    result = collective(np.asarray(value))
+    result = collective(np.asanyarray(value))  # A masked array is refused later.
     return sys.modules["jax"].numpy.asarray(result) if framework.startswith("jax") else result[()]
 
 

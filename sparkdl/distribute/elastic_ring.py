@@ -21,6 +21,7 @@ from sparkdl.context import Context
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import PACKET_BYTES, Invitation
 from sparkdl.distribute.join_marker import joining
+from sparkdl.distribute.operands import as_array
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import check_splits, row_slices, split_rows
 from sparkdl.errors import PeerLostError
@@ -137,7 +138,7 @@ class ElasticRing(Ring):
 
     def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
         """Return the reduction over the ranks that are present, see `Ring.allreduce`."""
-        array = np.asarray(array, order="C")
+        array = as_array(array)
         # The stored result may be passed to other ranks, while the caller writes to `out`.
         result = self._call_like(
             lambda ring: ring.allreduce(array, op, np.empty_like(array)), array
@@ -171,7 +172,7 @@ class ElasticRing(Ring):
 
     def allgather(self, array: Any) -> list[Any]:
         """Return the arrays of the ranks that are present, see `Ring.allgather`."""
-        array = np.asarray(array, order="C")
+        array = as_array(array)
         rows = np.atleast_1d(array)
         parts = self._call(lambda ring: ring.allgather(rows), rows, gathers=True)
         return [part.copy() if array.ndim else part.reshape(()).copy() for part in parts]
@@ -187,7 +188,7 @@ class ElasticRing(Ring):
         Each rank receives all rows, because a result can only be passed on if all ranks have the
         same. See `Ring.alltoall_rows`.
         """
-        array = np.asarray(array, order="C")
+        array = as_array(array)
         check_splits(array, splits, self.size)
         with self._elastic_lock:
             members = self.members
@@ -250,7 +251,7 @@ class ElasticRing(Ring):
         return next(known for known in positions if known is not None)
 
     def _broadcast(self, array: Any, root: Callable[[], int]) -> Any:
-        array = np.asarray(array, order="C")
+        array = as_array(array)
 
         def broadcast(ring: Ring) -> Any:
             # A broadcast alone does not wait for ranks that only receive: its root could be two

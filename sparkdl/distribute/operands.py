@@ -15,8 +15,13 @@ def as_array(array: Any) -> Any:
     """Return a contiguous array of a value.
 
     Raises:
-        TypeError: if it does not have numbers.
+        TypeError: if it does not have numbers, or hides some.
     """
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            "a collective got a masked array, and would use the values that the mask hides. Fill "
+            "them first, such as with array.filled(0)."
+        )
     array = np.asarray(array, order="C")
     if array.dtype.hasobject or array.dtype.kind in "US":
         raise TypeError(

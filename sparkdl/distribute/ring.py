@@ -105,6 +105,8 @@ class Ring:
             op: see `allreduce`.
         """
         array = check_operand(array, op)
+        if array.ndim == 0:
+            raise ValueError("reduce_scatter got a number; expected at least one dimension.")
         if self.size == 1:
             return array.copy()
         width, rows = array[:1].size, row_slices(len(array), self.size)

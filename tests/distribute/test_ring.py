@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkdl import distribute
 from sparkdl.distribute import shared_memory
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
@@ -191,6 +192,7 @@ def test_allreduce_of_a_scalar_keeps_its_shape() -> None:
         (np.array(["a"]), "sum", "expected numbers.*broadcast_object"),
         (np.array([None]), "sum", "expected numbers"),
         (np.array([True]), "mean", "no boolean value"),
+        (np.ma.array([1.0, 9.0], mask=[False, True]), "sum", "the values that the mask hides"),
         (np.zeros(1), "median", "op is 'median'; expected one of sum, mean, min, max"),
     ],
 )
@@ -199,6 +201,18 @@ def test_allreduce_rejects_unsupported_arrays_and_operations(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         Ring().allreduce(array, op)
+
+
+def test_rows_of_a_number_are_refused_with_one_rank_too() -> None:
+    with pytest.raises(ValueError, match="reduce_scatter got a number; expected at least one dim"):
+        Ring().reduce_scatter(np.float32(1))
+
+
+def test_no_collective_takes_a_masked_array() -> None:
+    hidden = np.ma.array([1.0, 9.0], mask=[False, True])
+    for call in (distribute.allreduce, distribute.allgather, distribute.alltoall):
+        with pytest.raises(TypeError, match="masked array"):
+            call(hidden)
 
 
 def test_broadcast_rejects_a_root_that_is_not_a_rank() -> None:
