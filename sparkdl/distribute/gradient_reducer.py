@@ -15,6 +15,7 @@ import numpy as np
 from sparkdl.distribute.aligned_memory import Pool
 from sparkdl.distribute.buckets import plan_buckets
 from sparkdl.distribute.elastic_ring import ElasticRing
+from sparkdl.distribute.first_step import check_equal
 from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.nccl import Group
 from sparkdl.distribute.ring import SHORT_BYTES, Ring
@@ -49,6 +50,7 @@ class Reducer:
 
     evaluates_together = True
     _votes_with_gradients = True
+    _checks_variables = True  # Before the first step of a loop; `fit` makes them equal itself.
 
     def __init__(
         self,
@@ -111,6 +113,8 @@ class Reducer:
             gradients: see `__call__`.
             variables: the variables, in the same order.
         """
+        if self._checks_variables and not self._counts_steps:
+            check_equal(self.ring, variables)
         return self(gradients)
 
     def keep(self, gradient: Any) -> Any:

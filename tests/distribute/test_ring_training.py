@@ -98,6 +98,13 @@ def test_a_gradient_can_travel_alone_in_an_eager_step(ring: Any) -> None:
         assert answers["lone_tensors"] == [[[1 << 18], "float32", 0.5], [[2, 3], "float64", 0.5]]
 
 
+def test_a_loop_whose_variables_differ_at_its_first_step_is_refused(ring: Any) -> None:
+    for answers in ring:
+        # Two steps of the product 1 x 1 by its gradients, and two by gradients of 1.
+        expected = [[["1 of 2", "own"], [0.25, 0.25]], [["1 of 2", "uneven"], [0.0, -1.0]]]
+        assert answers["different"] == expected * 2
+
+
 def test_a_saved_model_is_plain_keras(ring: Any) -> None:
     assert [answers["saves"] for answers in ring] == [[True, False, True]] * 2
 

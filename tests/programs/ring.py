@@ -3,8 +3,10 @@
 They use `tf.keras`, which is Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set.
 """
 
+import functools
 import hashlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -128,7 +130,7 @@ def variants(folder: Path) -> Any:
 def everything(folder: Path) -> Any:
     """Run many programs in one gang, because a start costs more than most programs."""
     parts = [adam, loop, variants, statistics, uneven, stops, embeds, saves, refuses, mixed]
-    parts += [arrays, collectives, halves, lone_tensors]
+    parts += [arrays, collectives, halves, lone_tensors, different]
     return {part.__name__: part(folder) for part in parts}
 
 
@@ -319,6 +321,46 @@ def lone_tensors(folder: Path) -> Any:
         loss = large + tf.cast(wide, tf.float32)
     gradients = tape.gradient(loss, variables)
     return [[g.shape.as_list(), g.dtype.name, float(g[0].numpy().max())] for g in gradients]
+
+
+def different(folder: Path) -> Any:
+    """Return what loops say whose variables differ at the first step, and how they end then."""
+    import keras
+    import tensorflow as tf
+
+    from sparkdl import context, distribute
+
+    def by_tape(variables: Any) -> None:
+        with distribute.gradient_tape(tf.GradientTape()) as tape:
+            loss = variables[0] * variables[1]
+        for variable, found in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.5 * found)
+
+    answers = []
+    for compiles in (False, True):
+        optimizer = distribute.optimizer(keras.optimizers.SGD(0.5))
+        kept = [
+            keras.Variable(v, name=n) for v, n in ((1.0, "even"), (1.0 * context.rank, "uneven"))
+        ]
+        optimizer.build(kept)
+        loops: list[tuple[Any, Any]] = [
+            (by_tape, [tf.Variable(1.0, name=n) for n in ("same", "own")]),
+            (lambda kept, opt=optimizer: opt.apply([tf.constant(1.0)] * 2, kept), kept),
+        ]
+        loops[0][1][1].assign_add(context.rank)
+        for loop, variables in loops:
+            said, step = [], functools.partial(loop, variables)
+            step = tf.function(step) if compiles else step
+            try:
+                step()
+            except ValueError as exc:
+                pattern = r"(\d of \d) variables differ between the ranks: (\w+)"
+                said = [found.groups() for found in re.finditer(pattern, str(exc))]
+            distribute.broadcast_variables(variables)
+            step()
+            step()
+            answers.append([*said, [float(v.numpy()) for v in variables]])
+    return answers
 
 
 def collectives(folder: Path) -> Any:

@@ -42,6 +42,7 @@ class _Reducer(Reducer):
     """
 
     _votes_with_gradients = False  # The ranks agree on each reduction first.
+    _checks_variables = False  # Programs of Horovod broadcast after the first step.
 
     def __init__(
         self,
