@@ -30,11 +30,21 @@ def read_model(model: Any, directory: str, legacy: bool) -> None:
         directory: the directory.
         legacy: the model is one of tf_keras.
     """
-    if not getattr(model.optimizer, "built", True):
-        model.optimizer.build(model.trainable_variables)
+    _build(model.optimizer, model.trainable_variables)
     if legacy:
         import tensorflow as tf
 
         tf.train.Checkpoint(model=model).read(os.path.join(directory, "model"))
     else:
         model.load_weights(os.path.join(directory, "model.weights.h5"))
+
+
+def _build(optimizer: Any, variables: list[Any]) -> None:
+    """Create the variables of an optimizer, which a `fit` that is over would not create."""
+    if getattr(optimizer, "built", False):
+        return
+    # A legacy optimizer of tf_keras has no `build`. Both do nothing if the variables exist.
+    for method in ("build", "_create_all_weights"):
+        if hasattr(optimizer, method):
+            getattr(optimizer, method)(variables)
+            return
