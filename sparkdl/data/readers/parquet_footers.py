@@ -297,7 +297,10 @@ def _row_groups(
     has_views = any(map(is_view, fragment.parquet.physical_schema.types))
     is_alike = all(file.schema.field(name).type == schema.field(name).type for name in stored)
     if uses_statistics and is_alike and not has_views:
-        parts = fragment.parquet.split_by_row_group(expression, schema=schema)
+        try:
+            parts = fragment.parquet.split_by_row_group(expression, schema=schema)
+        except pa.ArrowException as exc:
+            raise _not_compared(file, columns, exc) from exc
         numbers = [group.id for part in parts for group in part.row_groups]
     if not numbers:
         return []
@@ -318,7 +321,18 @@ def _row_groups(
                 counts.append((number, sum(batch.num_rows for batch in rows)))
             return counts
     except (pa.ArrowException, OSError) as exc:
-        raise ValueError(f"{file.url}: {exc}") from exc
+        raise _not_compared(file, columns, exc) from exc
+
+
+def _not_compared(file: File, columns: pa.Schema, exc: Exception) -> ValueError:
+    large = [field.name for field in columns if types.is_uint64(field.type)]
+    advice = (
+        f" Column {large[0]!r} is uint64: in an expression, compare it with "
+        "pyarrow.scalar(value, pyarrow.uint64())."
+        if large and isinstance(exc, pa.ArrowInvalid)
+        else ""
+    )
+    return ValueError(f"{file.url}: {exc}{advice}")
 
 
 def _statistics_decide(

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from sparkdl.data.readers.filter_values import typed_values
 from sparkdl.data.readers.parquet_types import comparable_type, is_stored_alike
 from sparkdl.data.readers.paths import Files, Paths, find_again
 from sparkdl.errors import ConfigError
@@ -215,9 +216,12 @@ def bind(condition: Any, schema: pa.Schema) -> tuple[pc.Expression | None, list[
     row = pa.Table.from_arrays([pa.nulls(1, kind) for kind in schema.types], schema=schema)
     try:
         is_expression = isinstance(condition, pc.Expression)
-        expression = condition if is_expression else pq.filters_to_expression(condition)
+        typed = typed_values(condition, schema)
+        expression = typed if is_expression else pq.filters_to_expression(typed)
         row.filter(expression)
-    except (pa.ArrowException, ValueError, TypeError) as exc:
+    except ConfigError:
+        raise
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as exc:
         zones = ", ".join(f"{field.name!r} is {field.type}" for field in schema if _is_time(field))
         advice = f" A datetime has a time zone if its column has one: {zones}." if zones else ""
         raise ConfigError(

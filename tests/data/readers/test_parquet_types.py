@@ -1,13 +1,17 @@
 """Files whose columns have other types in Arrow, and equal or comparable ones in Parquet."""
 
 import itertools
+import math
+import operator
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -214,3 +218,50 @@ def test_a_filter_with_a_time_of_another_kind_says_what_to_write(
     for value in (wrong, 5):
         with pytest.raises(ConfigError, match=r"A datetime has a time zone if .* 'x' is timestamp"):
             read(tmp_path / "p", filter=[("x", ">", value)])
+
+
+LARGE = [1, 2**53 + 1, 2**63, 2**63 + 5, 2**64 - 1]
+EXACT = [Decimal("-4.00"), Decimal("1.10"), Decimal("2.00"), Decimal("2.20"), Decimal("3.30")]
+SIGNS: dict[str, Any] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "in": lambda one, others: one in others,
+    "not in": lambda one, others: one not in others,
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.decimal128(12, 2), pa.decimal128(38, 2)])
+def test_filters_of_large_numbers_and_decimals(
+    kind: pa.DataType, sign: str, tmp_path: Path
+) -> None:
+    """Oracle: Python's exact numbers."""
+    values = LARGE if kind == pa.uint64() else EXACT
+    table = pa.table({"id": range(len(values)), "x": pa.array(values, kind)})
+    pq.write_table(table, tmp_path / "p", row_group_size=2)
+    compared: list[Any] = [*values, 0, 2, 2.0] if kind == pa.uint64() else [*values, 0, 2]
+    for value in compared:
+        given = [value, values[0]] if "in" in sign else value
+        wanted = [row for row, x in enumerate(values) if SIGNS[sign](x, given)]
+        if wanted:
+            batches = parquet(
+                tmp_path / "p",
+                filter=[("x", sign, given)],
+                feature_cols="id",
+                batch_size_per_worker=9,
+            ).as_numpy()
+            assert [row for batch in batches for row in batch.tolist()] == wanted, given
+
+
+def test_a_filter_with_a_number_that_uint64_has_not_names_column_and_value(tmp_path: Path) -> None:
+    write(tmp_path / "p", pa.array(LARGE, pa.uint64()))
+    for value in (-1, 2**64, 1.5, math.nan):
+        for condition in ([("x", ">", value)], [[("x", "in", [1, value])]]):
+            with pytest.raises(ConfigError, match=f"column 'x', which is uint64, with {value}"):
+                read(tmp_path / "p", filter=condition)
+    with pytest.raises(ValueError, match=r"'x' is uint64: in an expression, compare it with"):
+        read(tmp_path / "p", filter=pc.field("x") > 1)
+    exact = pa.scalar(2**53 + 1, pa.uint64())
+    assert read(tmp_path / "p", filter=pc.field("x") > exact) == LARGE[2:]
