@@ -31,7 +31,7 @@ SPARK = {
     *("sparkdl.inference.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
     *("sparkdl.monitoring.drift", "sparkdl.monitoring.performance"),
     *("sparkdl.monitoring.read_log", "sparkdl.profiles.profile"),
-    *("sparkdl.hops.trials", "sparkdl.tfos.reservation"),
+    "sparkdl.hops.trials",
     *("sparkdl.horovod.launch", "sparkdl.horovod.spark"),
     *("sparkdl.ml.estimator", "sparkdl.ml.model"),
 }

@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from multiprocessing.managers import BaseManager
 from typing import Any
 
-from sparkdl.tfos.feed.inbox import Boundary
-from sparkdl.tfos.marker import EndPartition
-
-__all__ = ["QueueInbox", "TFManager", "connect", "start"]
+__all__ = ["TFManager", "connect", "start"]
 
 
 class TFManager(BaseManager):
@@ -85,39 +82,3 @@ def connect(address: Any, authkey: bytes) -> TFManager:
     manager = TFManager(address, authkey=authkey)
     manager.connect()
     return manager
-
-
-class QueueInbox:
-    """An inbox of a `TFNode.DataFeed` over the queues of a manager, for tests without a cluster.
-
-    Each item of a queue is one row; a `marker.EndPartition` ends a partition, and the item None
-    ends the feed. The nodes of a cluster use `sparkdl.tfos.feed.inbox.Inbox` instead.
-
-    Args:
-        manager: the manager of the queues.
-        qname_out: the name of the queue for results.
-    """
-
-    is_terminating = False
-
-    def __init__(self, manager: Any, qname_out: str) -> None:
-        self._manager = manager
-        self._qname_out = qname_out
-
-    def take(self, qname: str, max_rows: int | None = None) -> "list[Any] | Boundary":
-        """Wait for the next row of a queue and return it, or the end of a partition or the feed."""
-        rows = self._manager.get_queue(qname)
-        row = rows.get()
-        rows.task_done()
-        if isinstance(row, EndPartition):
-            return Boundary.PARTITION
-        return Boundary.FEED if row is None else [row]
-
-    def give(self, results: Iterable[Any]) -> None:
-        """Put results into the queue for results."""
-        for result in results:
-            self._manager.get_queue(self._qname_out).put(result)
-
-    def terminate(self) -> None:
-        """Set the state to `terminating`, so that the feeding process stops."""
-        self._manager.set("state", "terminating")

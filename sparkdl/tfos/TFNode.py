@@ -12,7 +12,6 @@ from typing import Any
 from sparkdl.tfos.feed.inbox import Boundary, Inbox
 from sparkdl.tfos.node.saved_model import export_saved_model
 from sparkdl.tfos.paths import hdfs_path
-from sparkdl.tfos.TFManager import QueueInbox, TFManager
 
 __all__ = [
     "DataFeed",
@@ -32,7 +31,7 @@ class DataFeed:
     """The rows that Spark feeds to this node, in InputMode.SPARK.
 
     Args:
-        mgr: `ctx.mgr`; or a `TFManager`, whose queues are read, to test a function.
+        mgr: `ctx.mgr`.
         train_mode: False for inference; a batch then ends at the end of a partition.
         qname_in: name of the queue of rows.
         qname_out: name of the queue for results.
@@ -72,10 +71,8 @@ class DataFeed:
             self.input_tensors = [tensor for _, tensor in sorted(input_mapping.items())]
 
     @property
-    def _inbox(self) -> Inbox | QueueInbox:
+    def _inbox(self) -> Inbox:
         inbox: Inbox | None = getattr(self.mgr, "inbox", None)
-        if isinstance(self.mgr, TFManager):
-            return QueueInbox(self.mgr, self.qname_out)
         if inbox is None:
             raise RuntimeError(
                 "this node is not fed by Spark. Run the cluster with "

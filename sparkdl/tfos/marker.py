@@ -8,14 +8,4 @@ class Marker:
 
 
 class EndPartition(Marker):
-    """The end of a partition: in inference, `TFNode.DataFeed.next_batch` returns here.
-
-    Example:
-        >>> from sparkdl.tfos import TFManager, TFNode
-        >>> manager = TFManager.start(b"a key", ["input"])
-        >>> for item in (1, 2, EndPartition(), 3, None):
-        ...     manager.get_queue("input").put(item)
-        >>> feed = TFNode.DataFeed(manager, train_mode=False)
-        >>> feed.next_batch(10), feed.next_batch(10)
-        ([1, 2], [3])
-    """
+    """The end of a partition: in inference, `TFNode.DataFeed.next_batch` returns here."""

@@ -16,7 +16,6 @@ import pytest
 
 from sparkdl.cluster.process.server_folder import dial
 from sparkdl.runs.layout import TrialPaths
-from sparkdl.tfos import TFManager
 from sparkdl.tfos.cluster.node_supervisor import listening
 from sparkdl.tfos.feed import protocol, task
 from sparkdl.tfos.feed.inbox import Inbox
@@ -248,21 +247,6 @@ def test_a_row_that_cannot_be_read_is_an_error_of_the_node(
 class Unreadable:
     def __reduce__(self) -> Any:
         return int, ("mine",)
-
-
-def test_a_function_is_tested_with_a_managers_queues() -> None:
-    manager = TFManager.start(b"a key", ["input", "output"])
-    for row in (1, 2, 3, None):
-        manager.get_queue("input").put(row)
-    feed = DataFeed(manager)
-    assert feed.next_batch(2) == [1, 2]
-    assert not feed.should_stop()
-    feed.batch_results([1, 4])
-    assert feed.next_batch(2) == [3]
-    assert feed.should_stop()
-    assert [manager.get_queue("output").get() for _ in range(2)] == [1, 4]
-    feed.terminate()
-    assert str(manager.get("state")) == "'terminating'"
 
 
 def test_a_node_that_is_not_fed_says_so() -> None:

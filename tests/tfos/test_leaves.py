@@ -1,20 +1,17 @@
-"""Paths, GPUs, the environment of one process, reservations and shared queues."""
+"""Paths, GPUs, the environment of one process, and shared queues."""
 
 import multiprocessing
 import os
 import socket
 import stat
 import sys
-import threading
 from multiprocessing.managers import RemoteError
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from sparkdl import devices, storage, tfos
+from sparkdl import devices, tfos
 from sparkdl.tfos import TFManager, gpu_info, paths, reservation, util
 
 # ---- names
@@ -173,78 +170,10 @@ def test_an_executor_id_that_nobody_wrote(tmp_path: Path, monkeypatch: pytest.Mo
 # ---- reservations
 
 
-@pytest.mark.slow
-def test_nodes_of_two_executors_meet(
-    three_executors: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPARKDL_ROOT", root)
-    server = reservation.Server(3)
-    address = server.start()
-
-    def node(numbers: object) -> object:
-        client = reservation.Client(address)
-        for number in numbers:  # type: ignore[attr-defined]
-            client.register({"executor_id": number})
-        found = client.await_reservations()
-        client.close()
-        yield sorted(one["executor_id"] for one in found)
-
-    told: list[object] = []
-    waiting = threading.Thread(target=lambda: told.append(server.await_reservations(None)))
-    waiting.start()
-    sc = three_executors.sparkContext
-    assert sc.parallelize(range(3), 3).barrier().mapPartitions(node).collect() == [[0, 1, 2]] * 3
-    waiting.join(120)
-    assert sorted(one["executor_id"] for one in told[0]) == [0, 1, 2]  # type: ignore[attr-defined]
-    assert not server.done
-    reservation.Client(address).request_stop()
-    assert server.done
-    server.stop()
-    assert os.listdir(root) == []
-    with pytest.raises(ConnectionError, match="it has stopped"):
-        reservation.Client(address)
-
-
-@pytest.mark.slow
-def test_nodes_that_do_not_come(
-    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPARKDL_ROOT", root)
-    server = reservation.Server(2)
-    reservation.Client(server.start()).register({"executor_id": 0})
-    with pytest.raises(TimeoutError, match="reservations to complete: 1 of 2 nodes"):
-        server.await_reservations(None, timeout=0.3)
-    with pytest.raises(RuntimeError, match="a node has failed: out of memory"):
-        server.await_reservations(None, {"error": "out of memory"})
-    assert spark.range(3).count() == 3  # The SparkContext lives.
-    server.stop()
-    with pytest.raises(ValueError, match="count=0"):
-        reservation.Server(0)
-
-
-def test_a_store_gets_one_request_for_each_look(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of nodes never change: they are read once, when all are there."""
-    monkeypatch.setattr(reservation, "SparkCluster", lambda: SimpleNamespace(root=lambda: root))
-    server = reservation.Server(2)
-    clients = [reservation.Client(server.start())]
-    clients[0].register({"host": "a"})
-    requests: list[str] = []
-    for name in ("read", "read_new", "list_names", "exists"):
-        function = getattr(storage, name)
-
-        def counted(*args: Any, _name: str = name, _function: Any = function) -> Any:
-            if threading.current_thread() is threading.main_thread():
-                requests.append(_name)
-            return _function(*args)
-
-        monkeypatch.setattr(storage, name, counted)
-    with pytest.raises(TimeoutError, match="1 of 2 nodes"):
-        server.await_reservations(None, timeout=0.35)
-    assert set(requests) == {"list_names"}
-    clients[0].register({"host": "b"})
-    requests.clear()
-    assert [node["host"] for node in clients[0].await_reservations()] == ["a", "b"]
-    assert (requests.count("list_names"), requests.count("read_new")) == (2, 1)
+@pytest.mark.parametrize("name", ["Server", "Client"])
+def test_what_replaces_the_server_is_told(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=r"ctx\.cluster_spec"):
+        getattr(reservation, name)(3)
 
 
 # ---- queues
