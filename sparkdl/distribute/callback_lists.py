@@ -9,21 +9,24 @@ from typing import Any
 
 __all__ = ["add_last_callbacks"]
 
-_EXTENDED = "_sparkdl_extended"
+# The attribute of the class of lists with the functions that choose callbacks.
+_LAST = "_sparkdl_last"
 # The attribute of a list with the callbacks that were added to it.
 _ADDED = "_sparkdl_added"
 
 
 def add_last_callbacks(lists: Any, last: Callable[[Any, list[Any]], Any]) -> None:
-    """Add callbacks to the end of Keras's lists; further calls have no effect.
+    """Add callbacks to the end of Keras's lists.
 
     Args:
         lists: the class `CallbackList` of keras or tf_keras.
         last: is called with each callback of a list and with the list, which has the callbacks of
             Keras itself, too; returns the callback to add, or None.
     """
-    if hasattr(lists.set_model, _EXTENDED):
+    if hasattr(lists, _LAST):
+        getattr(lists, _LAST).append(last)
         return
+    setattr(lists, _LAST, [last])
     set_model = lists.set_model
 
     @functools.wraps(set_model)
@@ -32,11 +35,10 @@ def add_last_callbacks(lists: Any, last: Callable[[Any, list[Any]], Any]) -> Non
         # again.
         earlier = [id(callback) for callback in getattr(self, _ADDED, ())]
         self.callbacks[:] = [c for c in self.callbacks if id(c) not in earlier]
-        found = [last(callback, self.callbacks) for callback in self.callbacks]
+        found = [each(c, self.callbacks) for each in getattr(lists, _LAST) for c in self.callbacks]
         added = [callback for callback in found if callback is not None]
         self.callbacks.extend(added)
         setattr(self, _ADDED, added)
         set_model(self, model)
 
-    setattr(set_model_of_all, _EXTENDED, True)
     lists.set_model = set_model_of_all

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FitCallbacks", "restore", "states_of"]
+__all__ = ["FitCallbacks", "dtype_named", "restore", "states_of"]
 
 _logger = logging.getLogger("sparkdl.keras")
 
@@ -161,34 +161,43 @@ def _name(callback: Any) -> str:
     return type(callback).__name__ + (f"({monitor!r})" if isinstance(monitor, str) else "")
 
 
-def states_of(callbacks: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+def states_of(callbacks: Iterable[Any], strict: bool = True) -> tuple[list[Any], list[Any]]:
     """Return the states of callbacks as a value for JSON, and the arrays in them.
 
     A callback of Keras with a value that cannot be kept will begin anew, as the state says.
 
     Args:
         callbacks: the callbacks of a `fit`, in order.
+        strict: raise an error of `get_state`, too.
 
     Raises:
-        TypeError: if `get_state` returns something else than numbers, text, None, lists, dicts with
-            text as keys, and arrays.
+        TypeError: if strict and `get_state` returns something else than numbers, text, None, lists,
+            dicts with text as keys, and arrays.
     """
     states: list[Any] = []
     arrays: list[Any] = []
     for callback in _with_state(callbacks):
         state = {"name": _name(callback), "attributes": {}}
-        values = {name: getattr(callback, name) for name in _kept_attributes(callback)}
         num_arrays = len(arrays)
         try:
-            state["attributes"] = _to_json(values, arrays, _name(callback))
-        except Exception as exc:  # noqa: BLE001 Users may log any value, which History takes over.
+            state |= _state_of(callback, arrays)
+        except Exception as exc:
+            if strict and _has_protocol(callback):
+                raise
+            # Users may log any value, which History takes over.
             del arrays[num_arrays:]
             state["lost"] = str(exc).rstrip(".")
-        if _has_protocol(callback):
-            where = f"{type(callback).__name__}.get_state()"
-            state["state"] = _to_json(callback.get_state(), arrays, where)
         states.append(state)
     return states, arrays
+
+
+def _state_of(callback: Any, arrays: list[Any]) -> dict[str, Any]:
+    values = {name: getattr(callback, name) for name in _kept_attributes(callback)}
+    state = {"attributes": _to_json(values, arrays, _name(callback))}
+    if _has_protocol(callback):
+        where = f"{type(callback).__name__}.get_state()"
+        state["state"] = _to_json(callback.get_state(), arrays, where)
+    return state
 
 
 def _to_json(value: Any, arrays: list[Any], where: str) -> Any:
@@ -307,7 +316,11 @@ def _read_arrays(directory: str) -> list[Any]:
 
 
 def _as_written(dataset: Any) -> Any:
+    return dataset[()].view(dtype_named(dataset.attrs["dtype"]))
+
+
+def dtype_named(name: str) -> Any:
+    """Return the dtype with a name, also one that NumPy does not have itself."""
     import ml_dtypes
 
-    name = dataset.attrs["dtype"]
-    return dataset[()].view(getattr(ml_dtypes, name, None) or np.dtype(name))
+    return np.dtype(getattr(ml_dtypes, name, None) or name)

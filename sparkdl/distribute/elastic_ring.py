@@ -250,6 +250,19 @@ class ElasticRing(Ring):
         self.has_state = True
         return next(known for known in positions if known is not None)
 
+    def pass_on(self, data: bytes) -> bytes:
+        """Return bytes of the first rank that has the state of the training; before `share`.
+
+        Args:
+            data: the bytes of this rank, not empty if it has the state.
+        """
+        while True:
+            is_root = self.has_state and self.rank == self.root
+            parts = self.allgather_record(data if is_root else b"")
+            if found := next((part for part in parts if part), b""):
+                return found
+            # The first rank is lost; another rank has become the first.
+
     def _broadcast(self, array: Any, root: Callable[[], int]) -> Any:
         array = as_array(array)
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.distribute.callback_lists import add_last_callbacks
+from sparkdl.distribute.callback_packets import pack, unpack
 from sparkdl.distribute.chief_files import written_by_chief
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.equal_variables import build_optimizer, make_equal, shared_variables
@@ -26,6 +28,8 @@ from sparkdl.distribute.ring import Ring
 __all__ = ["extend_fit", "set_initial_epoch"]
 
 _EXTENDED = "_sparkdl_extended"
+# The attribute of a callback with the position of its `fit`.
+_POSITION = "_sparkdl_position"
 # The method by which Keras 3 resolves `jit_compile="auto"`; on a GPU it usually selects XLA.
 _RESOLVE_AUTO = "_resolve_auto_jit_compile"
 
@@ -39,6 +43,7 @@ def extend_fit(package: Any) -> None:
     if not hasattr(package.Model.fit, _EXTENDED):
         package.Model.fit = _with_synchronized_ranks(package.Model.fit, package.callbacks)
         setattr(package.Model.fit, _EXTENDED, True)
+        add_last_callbacks(package.callbacks.CallbackList, _learn_callbacks)
         for name in ("evaluate", "test_on_batch", "train_on_batch"):
             setattr(package.Model, name, with_logs_of_all(getattr(package.Model, name)))
         if resolve_auto := getattr(package.Model, _RESOLVE_AUTO, None):
@@ -46,6 +51,12 @@ def extend_fit(package: Any) -> None:
         if package.__name__ == "tf_keras":
             handler = importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler
             handler.catch_stop_iteration = _beyond_epochs(handler.catch_stop_iteration)
+
+
+def _learn_callbacks(callback: Any, of_fit: list[Any]) -> None:
+    """Tell the position of a `fit` all callbacks, with those of Keras itself."""
+    if position := getattr(callback, _POSITION, None):
+        position.callbacks = of_fit
 
 
 def _beyond_epochs(catch: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -105,15 +116,12 @@ def _with_synchronized_ranks(fit: Callable[..., Any], callbacks: Any) -> Callabl
             _last_callback(base, reducer, position),
         )
         given = bound.arguments["callbacks"]
-        given = [
-            c
-            for c in getattr(given, "callbacks", given)
-            if isinstance(c, callbacks.ModelCheckpoint)
-        ]
+        position.callbacks = getattr(given, "callbacks", given)
+        files = [c for c in position.callbacks if isinstance(c, callbacks.ModelCheckpoint)]
         within_epoch = _num_batches(x) is not None
         try:
             with (
-                written_by_chief(given, reducer.ring),
+                written_by_chief(files, reducer.ring),
                 reducer.counting_steps(position.admit, within_epoch=within_epoch),
             ):
                 return fit(*bound.args, **bound.kwargs)
@@ -163,6 +171,7 @@ class _Position:
 
     Attributes:
         epoch: number of the current epoch.
+        callbacks: all callbacks of the `fit`.
         is_late: True if this rank joins a `fit` that the other ranks have begun.
         admit: admits ranks that wait; None if no rank can join this `fit`.
     """
@@ -172,7 +181,9 @@ class _Position:
         self._reducer = reducer
         self._ring = reducer.ring if isinstance(reducer.ring, ElasticRing) else None
         self._num_skipped = 0
+        self._states = b""
         self.epoch = 0
+        self.callbacks: list[Any] = []
         self.is_late = self._ring is not None and self._ring.is_late
         # A restarted rank runs the training function from its start: it joins in its first `fit`.
         can_admit = self._ring and self._ring.recovers and not self._ring.has_trained
@@ -185,6 +196,7 @@ class _Position:
     def _admit(self) -> None:
         if self._ring and self._ring.meet():
             position = {"epoch": self.epoch, "step": self._reducer.steps}
+            self._ring.pass_on(pack(self.callbacks))
             self._ring.share(shared_variables(self._model), position)
 
     def join(self) -> None:
@@ -197,9 +209,16 @@ class _Position:
                 "other ranks. Start it with an Input layer, or call it on a batch before fit."
             )
         self._ring.meet()
+        self._states = self._ring.pass_on(b"")
         position = self._ring.share(shared_variables(self._model), None)
         self._num_skipped = position["step"]
         set_initial_epoch(self._model, position["epoch"])
+
+    def restore_callbacks(self) -> None:
+        """Give the callbacks of a rank that has joined the states of the other ranks."""
+        if self._states:
+            unpack(self.callbacks, self._states)
+        self._states = b""
 
     def end(self) -> None:
         """Record that this `fit` is over."""
@@ -352,6 +371,9 @@ def _last_callback(base: Any, reducer: JointReducer, position: _Position) -> Any
         def on_train_begin(self, logs: Any = None) -> None:
             position.join()  # After the user's callbacks, which may restore a checkpoint.
 
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            position.restore_callbacks()  # The other ranks have begun this epoch, too.
+
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             stops = np.array([bool(self.model.stop_training)])
             self.model.stop_training = bool(reducer.ring.allreduce(stops, "max")[0])
@@ -359,4 +381,6 @@ def _last_callback(base: Any, reducer: JointReducer, position: _Position) -> Any
         def on_train_end(self, logs: Any = None) -> None:
             position.end()
 
-    return StopTogether()
+    last = StopTogether()
+    setattr(last, _POSITION, position)
+    return last

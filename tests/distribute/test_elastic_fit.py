@@ -1,0 +1,41 @@
+"""A rank that joins a `fit` late has callbacks like those of the other ranks."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.elastic_gang import Gang
+from tests.helpers.gang import launch
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def test_a_replaced_rank_ends_as_an_undisturbed_process(tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    alone = launch("elastic_fit.fits", tmp_path / "alone", "worker")[0]
+    gang = Gang(tmp_path, "elastic_fit", ["tensorflow", "keras"])
+    try:
+        for rank in (0, 1):
+            gang.start(rank, 2, "fits")
+        for rank in (0, 1):
+            gang.hear(rank)
+        gang.invite([0, 1], is_calm=True)
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "hangs").exists():
+            assert time.monotonic() < deadline, (tmp_path / "1.log").read_text()
+            time.sleep(0.01)
+        gang.kill(1)
+        gang.hear(0)
+        gang.invite([0], is_calm=False)
+        gang.start(1, 2, "fits", is_late=True)
+        assert gang.hear(1)["has_state"] is False
+        gang.tell("waiting")
+        (tmp_path / "awaited").touch()
+        assert gang.hear(0)["is_calm"] is True
+        gang.invite([0, 1], is_calm=True)
+        results = gang.results()
+    finally:
+        gang.close()
+    assert alone["epochs"] == [0, 1, 2, 3, 4]
+    assert results == {0: alone, 1: alone}
