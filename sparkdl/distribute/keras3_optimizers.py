@@ -1,7 +1,7 @@
-"""Runs in the training process. Let optimizers of Keras 3 see the sum of all workers' gradients.
+"""Runs in the training process. Let optimizers of Keras 3 see the sum of all replicas' gradients.
 
 Keras 3 sums gradients in the innermost step of an optimizer. What is around that step uses the
-gradient of one worker: gradients are clipped before they are summed, and each worker decides by
+gradient of one replica: gradients are clipped before they are summed, and each replica decides by
 itself whether its gradient is finite, so that one of them may skip the sum for which the others
 wait. Accumulation and moving averages of weights fail, because they sum inside a condition.
 
@@ -15,25 +15,25 @@ from typing import Any
 __all__ = ["apply"]
 
 
-def apply(has_several_workers: Callable[[Any], bool]) -> None:
+def apply(has_several_replicas: Callable[[Any], bool]) -> None:
     """Patch the optimizers of Keras in this process.
 
     Args:
-        has_several_workers: returns True for a strategy whose optimizers are to be corrected.
+        has_several_replicas: returns True for a strategy whose optimizers are to be corrected.
     """
     import tensorflow as tf
     from keras.optimizers import LossScaleOptimizer
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
     for cls in (BaseOptimizer, LossScaleOptimizer):
-        cls.apply = _on_the_sum(cls.apply, has_several_workers)
+        cls.apply = _on_the_sum(cls.apply, has_several_replicas)
     LossScaleOptimizer._tf_apply = _in_any_context(LossScaleOptimizer._tf_apply)
     interim = tf.__internal__.distribute.interim
     interim.maybe_merge_call = _merged_once(interim.maybe_merge_call)
 
 
 def _on_the_sum(
-    original: Callable[..., None], has_several_workers: Callable[[Any], bool]
+    original: Callable[..., None], has_several_replicas: Callable[[Any], bool]
 ) -> Callable[..., None]:
     """Wrap `apply`: sum the gradients of all replicas, and call it in cross-replica context."""
     import tensorflow as tf
@@ -42,7 +42,7 @@ def _on_the_sum(
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         grads, replica = list(grads), tf.distribute.get_replica_context()
         known = [place for place, gradient in enumerate(grads) if gradient is not None]
-        if not (known and replica and has_several_workers(replica.strategy)):
+        if not (known and replica and has_several_replicas(replica.strategy)):
             return original(self, grads, trainable_variables)
         variables = None if trainable_variables is None else list(trainable_variables)
 

@@ -12,7 +12,8 @@ Keras 3 has eight faults with several workers:
   BatchNorm, and then in the model.
 - `steps_per_execution` above 1 fails: the graph of the loop that Keras builds is invalid with
   collectives in it.
-- Optimizers clip, check, accumulate and average before they sum, see `keras3_optimizers`.
+- Optimizers clip, check, accumulate and average before they sum, see `keras3_optimizers`; under
+  MirroredStrategy too.
 - Metrics that were created outside the scope count the rows of one worker, without an error.
 - `predict_on_batch` returns the rows of all workers, each of which has predicted all of them.
 """
@@ -42,7 +43,7 @@ def apply() -> None:
     Trainer.compile = _in_scope(Trainer.compile)
     BatchNormalization._moments = _with_moments_of_empty_batches(BatchNormalization._moments)
     cls.predict_on_batch = _by_predict(cls.predict_on_batch)
-    keras3_optimizers.apply(_has_several_workers)
+    keras3_optimizers.apply(_has_several_replicas)
 
 
 def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
@@ -112,6 +113,14 @@ def _has_several_workers(strategy: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def _has_several_replicas(strategy: Any) -> bool:
+    """Return True for several workers, and for a worker with several GPUs."""
+    import tensorflow as tf
+
+    kinds = tf.distribute.MultiWorkerMirroredStrategy, tf.distribute.MirroredStrategy
+    return isinstance(strategy, kinds) and strategy.num_replicas_in_sync > 1
 
 
 def _with_moments_of_empty_batches(original: Callable[..., Any]) -> Callable[..., Any]:

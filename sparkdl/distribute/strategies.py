@@ -162,7 +162,7 @@ def _correct_constructor(tensorflow: Any) -> None:
 # Process-wide state: Keras is patched once per process.
 @functools.cache
 def _correct_keras() -> None:
-    """Correct Keras 3 for several workers, if the installed versions were tested."""
+    """Correct Keras 3 for several replicas, if the installed versions were tested."""
     if uses_tf_keras(os.environ):
         return
     import keras
@@ -172,7 +172,9 @@ def _correct_keras() -> None:
         return
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     if message := tested_versions.untested(versions):
-        warnings.warn(f"Keras is not corrected for several workers. {message}", stacklevel=2)
+        warnings.warn(
+            f"Keras is not corrected for several workers or GPUs. {message}", stacklevel=2
+        )
     else:
         keras3_patches.apply()
 
@@ -189,5 +191,6 @@ def _local(me: Context) -> Any:
     import tensorflow as tf
 
     if len(tf.config.list_physical_devices("GPU")) > 1:
+        after_import("keras", lambda keras: _correct_keras())
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()

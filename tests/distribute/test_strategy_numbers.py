@@ -1,5 +1,6 @@
 """Several workers under `distribute.strategy()` train the model that one process trains."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +17,28 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return launch("strategy_numbers.numbers", folder, "worker", kind="local")[0]
 
 
-@pytest.mark.parametrize("num_workers", [2, 3])
+@pytest.mark.parametrize(("num_workers", "program"), [(2, "numbers"), (3, "few_numbers")])
 def test_several_workers_give_the_numbers_of_one_process(
-    num_workers: int, alone: Any, tmp_path_factory: pytest.TempPathFactory
+    num_workers: int, program: str, alone: Any, tmp_path: Path
 ) -> None:
-    folder = tmp_path_factory.mktemp("gang")
-    first, *others = launch("strategy_numbers.numbers", folder, *["worker"] * num_workers)
-    assert first.keys() == alone.keys()
+    ranks = launch(f"strategy_numbers.{program}", tmp_path, *["worker"] * num_workers)
+    assert_equal_numbers(ranks, alone)
+
+
+def test_several_gpus_of_one_worker_give_the_numbers_of_one_process(
+    alone: Any, tmp_path: Path
+) -> None:
+    ranks = launch(
+        "strategy_numbers.of_devices", tmp_path, "worker", env={"TF_CONFIG": "{{}}"}, kind="local"
+    )
+    assert_equal_numbers(ranks, alone)
+
+
+def assert_equal_numbers(ranks: list[Any], alone: Any) -> None:
+    first, *others = ranks
     differences = []
-    for name, expected in alone.items():
+    for name in first:
+        expected = alone[name]
         rel = 2e-2 if name.startswith("mixed") else 1e-3
         found = first[name]
         if any(other[name] != found for other in others):
