@@ -33,6 +33,7 @@ _KEPT: Mapping[str, tuple[str, ...]] = {
     ),
     "ReduceLROnPlateau": ("best", "cooldown_counter", "wait"),
     "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_test_batch", "_global_train_batch"),
 }
 _KERAS = ("keras", "tf_keras")
 # A place in the JSON for an array: its number.

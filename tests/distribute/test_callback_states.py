@@ -199,6 +199,14 @@ def test_callbacks_of_keras_are_matched_by_their_metric() -> None:
     assert remarks == ["EarlyStopping('val_auc') begins anew: the checkpoint has no state of it"]
 
 
+def test_tensorboard_goes_on_with_the_number_of_its_batch() -> None:
+    keras = pytest.importorskip("keras")
+    before, after = (keras.callbacks.TensorBoard("logs") for _ in range(2))
+    before._global_train_batch, before._global_test_batch = 7, 3
+    assert restore([after], *states_of([before])) == []
+    assert (after._global_train_batch, after._global_test_batch) == (7, 3)
+
+
 def test_a_list_of_callbacks_gets_its_last_ones_once() -> None:
     """Keras calls `set_model` again if a list is given to a second `fit`."""
 
