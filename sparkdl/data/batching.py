@@ -260,20 +260,20 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     samples = _samples(source, batches, batch_size)
     blocks = source.blocks(lambda: samples.pop() if samples else read.next(), selection)
     mapped = batches.mapped(source.columns, lambda: next(blocks.arrays()) if samples else None)
-    num_rows = sum(part.stop - part.start for part in whole.ranges)
     # An elastic gang leaves out the rows of lost ranks, and no rank knows which.
     has_state = not (me.is_elastic or batches.bucket_by or batches.epochs > 1)
-    return rows_of(
-        source.name,
-        blocks,
-        batches,
-        batch_size,
-        whole.steps,
-        num_rows,
-        read.numbers,
-        mapped,
-        read if has_state else None,
-    )
+
+    def rows_in(blocks: Blocks, part: Share, **more: Any) -> Rows:
+        num_rows = sum(rows.stop - rows.start for rows in part.ranges)
+        counts = batch_size, part.steps, num_rows, read.numbers
+        return rows_of(source.name, blocks, batches, *counts, mapped, **more)
+
+    def once() -> Rows:
+        own = whole_share(source.sizes, batches, me, repeats=False)
+        return rows_in(source.blocks(lambda: read.next(repeats=False), selection), own)
+
+    known = read if has_state else None
+    return rows_in(blocks, whole, known=known, once=once if whole.padded else None)
 
 
 def _samples(source: Source, batches: Batches, batch_size: int) -> list[Pass]:
@@ -286,16 +286,18 @@ def _samples(source: Source, batches: Batches, batch_size: int) -> list[Pass]:
     return [Pass.in_order([Range(first, 0, min(source.sizes[first], batch_size))])]
 
 
-def whole_share(sizes: Sequence[int], batches: Batches, me: Context) -> Share:
+def whole_share(sizes: Sequence[int], batches: Batches, me: Context, repeats: bool = True) -> Share:
     """Return the rows that a rank reads in one pass.
 
     Args:
         sizes: number of rows of each piece.
         batches: how rows become batches.
         me: the context of the rank.
+        repeats: see `share`.
     """
     rank, num_readers = me.reading
-    return share(sizes, rank, num_readers, batches.per_worker(num_readers), batches.last_batch)
+    batch_size = batches.per_worker(num_readers)
+    return share(sizes, rank, num_readers, batch_size, batches.last_batch, repeats=repeats)
 
 
 def passes(
@@ -345,6 +347,7 @@ def rows_of(
     numbers: PassNumbers,
     mapped: MappedColumns | None = None,
     known: StatefulPasses | None = None,
+    once: Callable[[], Rows] | None = None,
 ) -> Rows:
     """Return blocks of any number of rows as batches.
 
@@ -358,6 +361,7 @@ def rows_of(
         numbers: counts the passes of the blocks.
         mapped: the columns with those that `map` computes.
         known: the passes, if reading can go on in the middle of one.
+        once: returns the rows without repeated ones; None if none are repeated.
     """
     plan = Plan(
         batch_size=batch_size,
@@ -388,4 +392,4 @@ def rows_of(
         blocks = blocks.bucketed(batches.bucket_by, batch_size, seed, window_batches)
     if mapped is not None:
         blocks = MappedBlocks(blocks, mapped, batch_size, plan.drop_remainder, entropy)
-    return Rows(name, blocks, plan)
+    return Rows(name, blocks, plan, once)

@@ -46,18 +46,24 @@ class Passes(StatefulPasses):
     def prepare(self) -> None:
         """Implement `StatefulPasses.prepare`: the order of files is known."""
 
-    def next(self) -> Pass:
-        """Return the next pass."""
+    def next(self, repeats: bool = True) -> Pass:
+        """Return the next pass.
+
+        Args:
+            repeats: False leaves out the row that `pad` repeats.
+        """
         number = self.numbers.take()
         if (state := self._resumed_at(number)) is not None:
             return self._rest(state)
-        return self._whole(number, self._rank, self._ranks, self._batch_size)
+        return self._whole(number, self._rank, self._ranks, self._batch_size, repeats)
 
-    def _whole(self, number: int, rank: int, ranks: int, batch_size: int) -> Pass:
+    def _whole(
+        self, number: int, rank: int, ranks: int, batch_size: int, repeats: bool = True
+    ) -> Pass:
         """Return a pass of one of a number of ranks, from its first row."""
 
         def mine(order: Sequence[int] | None = None) -> Share:
-            return share(self._sizes, rank, ranks, batch_size, self._last_batch, order)
+            return share(self._sizes, rank, ranks, batch_size, self._last_batch, order, repeats)
 
         if self._window_rows is None:
             return Pass.in_order(mine().ranges)

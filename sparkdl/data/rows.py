@@ -7,7 +7,7 @@ hundreds of megabytes. So the result of a reader becomes a dataset when it is fi
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkdl.data.blocks import Blocks
@@ -31,16 +31,42 @@ class Rows:
         name: the source as the user would call it.
         blocks: the rank's rows.
         plan: how rows become batches.
+        once: returns the rows without repeated ones; None if none are repeated.
 
     Attributes:
         name, blocks, plan: the arguments.
     """
 
-    def __init__(self, name: str, blocks: Blocks, plan: Plan) -> None:
+    def __init__(
+        self,
+        name: str,
+        blocks: Blocks,
+        plan: Plan,
+        once: Callable[[], "Rows"] | None = None,
+    ) -> None:
         self.name = name
         self.blocks = blocks
         self.plan = plan
+        self._once = once
         self._may_be_short = False  # True if an iteration may begin in the middle of an epoch.
+
+    @functools.cached_property
+    def without_repeats(self) -> "Rows":
+        """The same rows, each of them on one rank only, for an evaluation over all ranks.
+
+        With `last_batch="pad"` a rank may read a row that it, or another rank, has read. Here it
+        does not, so that ranks may have a row, and even a batch, less than others. `evaluate` of a
+        model with `distribute.optimizer`, and the validation of its `fit`, use these rows.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.parquet as pq
+            >>> from sparkdl import data
+            >>> pq.write_table(pa.table({"x": [0, 1, 2]}), "three.parquet")
+            >>> rows = data.parquet("three.parquet", batch_size_per_worker=2)
+            >>> [x.tolist() for x in rows.without_repeats.as_numpy()]
+            [[0, 1], [2]]
+        """
+        return self._once() if self._once else self
 
     def as_numpy(self) -> NumpyLoader:
         """Return the batches as NumPy arrays, with strings as objects.

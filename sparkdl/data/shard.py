@@ -48,6 +48,7 @@ def share(
     batch_size: int,
     last_batch: str = "pad",
     order: Sequence[int] | None = None,
+    repeats: bool = True,
 ) -> Share:
     """Return the share of one rank.
 
@@ -58,6 +59,8 @@ def share(
         batch_size: number of rows in a batch of one rank.
         last_batch: `pad` or `drop`.
         order: numbers of the pieces in reading order; by default 0, 1, 2, ...
+        repeats: False leaves out the row that `pad` repeats. The rank may then have fewer steps
+            than others.
 
     Example:
         >>> share([3, 0, 2], 1, 2, 2)
@@ -75,6 +78,8 @@ padded=1, dropped=0, steps=2)
             _ranges(sizes, order, begin, begin + steps * batch_size), total, 0, dropped, steps
         )
     ranges = _ranges(sizes, order, begin, end)
+    if not repeats:
+        return Share(ranges, total, 0, 0, -(-(end - begin) // batch_size))
     if end - begin < -(-total // world_size):
         # Repeat the rank's own first row; a rank without rows takes the first row of all.
         first = begin if ranges else 0

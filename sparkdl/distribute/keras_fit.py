@@ -22,7 +22,7 @@ from sparkdl.distribute.equal_variables import build_optimizer, make_equal, shar
 from sparkdl.distribute.joint_reducer import REDUCER, JointReducer, joint_reducer
 from sparkdl.distribute.keras3_patches import add_callbacks, moving_statistics
 from sparkdl.distribute.keras_metrics import Results, logs_of_all, results_of_all
-from sparkdl.distribute.keras_verbs import with_logs_of_all
+from sparkdl.distribute.keras_verbs import with_logs_of_all, without_repeats
 from sparkdl.distribute.ring import Ring
 
 __all__ = ["extend_fit", "set_initial_epoch"]
@@ -110,6 +110,9 @@ def _with_synchronized_ranks(fit: Callable[..., Any], callbacks: Any) -> Callabl
         bound = signature.bind(self, *args, **kwargs)
         position, x = _Position(self, reducer), bound.arguments.get("x")
         bound.arguments["x"] = position.remaining_rows(x)
+        if bound.arguments.get("validation_steps") is None:
+            validation = bound.arguments.get("validation_data")
+            bound.arguments["validation_data"] = without_repeats(validation)
         add_callbacks(
             bound,
             _first_callback(base, reducer, position),

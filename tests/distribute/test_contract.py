@@ -61,6 +61,17 @@ def test_several_optimizers_train_the_model_of_one_process(
 
 
 @with_both
+def test_a_row_that_training_repeats_counts_once_in_validation(
+    way: str, ranks: Any, alone: Any
+) -> None:
+    for answers in ranks:
+        for what, expected in alone["optimizer"]["validated"].items():
+            # An evaluation outside `fit` is that of each rank in Horovod.
+            if way == "optimizer" or not what.startswith("evaluate"):
+                assert_close(answers[way]["validated"][what], expected, what)
+
+
+@with_both
 def test_train_on_batch_starts_equal(way: str, ranks: Any, alone: Any) -> None:
     for answers in ranks:
         seen, expected = answers[way]["by_hand"], alone["optimizer"]["by_hand"]

@@ -114,6 +114,31 @@ def metrics(way: str) -> Any:
     }
 
 
+def validated(way: str, folder: Path) -> Any:
+    """Validate and evaluate with files of which some ranks read a row twice in training."""
+    import keras
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from sparkdl import context, data
+
+    model, seen = classifier(keras), {}
+    model.compile(wrapped(way, keras.optimizers.SGD(0.1)), "mse", metrics=["mae"])
+    x, y, _ = mine(*rows())
+    for num_rows, shuffle in ((1, False), (5, False), (7, True)):
+        features, labels, _ = rows(num_rows, seed=3)
+        path = folder / f"{context.rank}-{num_rows}.parquet"
+        pq.write_table(pa.table({"x": list(features), "y": labels[:, 0]}), path)
+        held = data.parquet(
+            str(path), batch_size_per_worker=2, shuffle=shuffle, feature_cols="x", label_cols="y"
+        )
+        more = {"batch_size": len(x) // STEPS, "shuffle": False, "verbose": 0}
+        history = model.fit(x, y, validation_data=held, **more).history
+        seen[f"{num_rows}"] = plain(history)
+        seen[f"evaluate {num_rows}"] = plain(model.evaluate(held, verbose=0, return_dict=True))
+    return seen
+
+
 def several(way: str) -> Any:
     """Train a model with two optimizers of its own, as generative adversarial networks have."""
     import keras
@@ -261,10 +286,13 @@ def everything(folder: Path) -> Any:
     # One process averages nothing, and is the same in both ways.
     ways = ("optimizer", "horovod") if context.world_size > 1 else ("optimizer",)
     answers = {way: {program.__name__: program(way) for program in programs} for way in ways}
+    for way in ways:
+        answers[way]["validated"] = validated(way, folder)
     return answers | {"loaded": loaded(folder), "files": files(folder)}
 
 
 def few(folder: Path) -> Any:
     """Run the programs whose results depend on which rank has which rows, for more ranks."""
     programs = [metrics, by_hand, no_rows, without_variables]
-    return {"optimizer": {program.__name__: program("optimizer") for program in programs}}
+    answers = {program.__name__: program("optimizer") for program in programs}
+    return {"optimizer": {**answers, "validated": validated("optimizer", folder)}}

@@ -20,6 +20,7 @@ from sparkdl.data.dataframe.row_passes import RowPasses
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.own_memory import separately_owned
 from sparkdl.data.readers.chosen_rows import row_tests
+from sparkdl.data.rows import Rows
 from sparkdl.errors import ConfigError, suggest
 
 __all__ = ["dataset", "received"]
@@ -114,14 +115,40 @@ def dataset(
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
     is_length_known = me.num_readers > 1 and parsed.steps is None
-    steps, num_rows = passes.size() if is_length_known else (None, None)
     if not is_length_known:
         # Keras warns at the end of every dataset of unknown length.
         warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
-    # Shuffling copies rows; others are those of the mapped files, which are read again.
-    blocks = ArrowBlocks(passes.next_pass, arrays, is_fresh=bool(parsed.shuffle))
+    return _in_batches(name, passes, arrays, parsed, mapped, is_length_known)
+
+
+def _in_batches(
+    name: str, passes: RowPasses, arrays: Arrays, batches: Batches, mapped: Any, has_length: bool
+) -> Rows:
+    """Return the rows of passes as batches.
+
+    Args:
+        name: the name of the DataFrame.
+        passes: the passes.
+        arrays: the conversion of a batch to arrays.
+        batches: how rows become batches.
+        mapped: the columns with those that `map` computes.
+        has_length: the number of batches is known.
+    """
+    num_readers = context.current().num_readers
+
+    def rows_in(next_pass: Any, size: Any, **more: Any) -> Rows:
+        # Shuffling copies rows; others are those of the mapped files, which are read again.
+        blocks = ArrowBlocks(next_pass, arrays, is_fresh=bool(batches.shuffle))
+        batch_size, counts = batches.per_worker(num_readers), size() if has_length else (None, None)
+        more |= {"numbers": passes.numbers, "mapped": mapped}
+        return rows_of(name, blocks, batches, batch_size, *counts, **more)
+
+    def once() -> Rows:
+        return rows_in(functools.partial(passes.next_pass, False), passes.size_without_repeats)
+
     known = passes if passes.has_state else None
-    return rows_of(name, blocks, parsed, batch_size, steps, num_rows, passes.numbers, mapped, known)
+    is_padded = num_readers > 1 and batches.last_batch == "pad"
+    return rows_in(passes.next_pass, passes.size, known=known, once=once if is_padded else None)
 
 
 def _row_buffer(me: Context, name: str) -> RowBuffer:

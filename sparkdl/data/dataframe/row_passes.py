@@ -1,5 +1,6 @@
 """Runs in the training process. The passes of a rank over its rows of a DataFrame."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -90,32 +91,36 @@ class RowPasses(StatefulPasses):
         """Return the number of rows of all ranks; wait until all rows have arrived."""
         return self._balanced().rows
 
-    def next_pass(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows of the next pass."""
+    def next_pass(self, repeats: bool = True) -> Iterator[pa.RecordBatch]:
+        """Return the rows of the next pass.
+
+        Args:
+            repeats: False leaves out the row that `pad` repeats.
+        """
         number = self.numbers.take()
         if self._known:
             self._begun_unknown.discard(number)
-            return self._in_known_order(self._known, number)
+            return self._in_known_order(self._known, number, repeats)
         self._begun_unknown.add(number)
         if not self._batches.shuffle:
-            return self._in_order()
+            return self._in_order(repeats)
         entropy = [self._me.data_seed, number, self._me.rank]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        rows = self._in_random_order(seed)
+        rows = self._in_random_order(seed, repeats)
         return shuffled([(rows, seed)], self._batches.window_rows, WINDOW_BYTES)
 
-    def _in_order(self) -> Iterator[pa.RecordBatch]:
+    def _in_order(self, repeats: bool = True) -> Iterator[pa.RecordBatch]:
         position, balanced = 0, None
         while balanced is None:
             certain, balanced = self._certain_rows(position)
             yield from self._buffer.take(position, certain)
             position = certain
-        yield from balanced.extra
+        yield from balanced.extra if repeats else balanced.received
 
-    def _in_random_order(self, seed: int) -> Iterator[pa.RecordBatch]:
+    def _in_random_order(self, seed: int, repeats: bool) -> Iterator[pa.RecordBatch]:
         """Yield all rows, in random order slice by slice."""
         balanced = self._balanced()
-        yield from balanced.extra
+        yield from balanced.extra if repeats else balanced.received
         random = np.random.default_rng(seed)
         begin = int(random.integers(balanced.available - balanced.keeps + 1))
         size = max(min(SLICE_ROWS, self._batches.window_rows // MAX_LANES), 1)
@@ -142,12 +147,16 @@ class RowPasses(StatefulPasses):
             self._left = None
         super().go_on(state)
 
-    def _in_known_order(self, known: KnownRows, number: int) -> Iterator[pa.RecordBatch]:
+    def _in_known_order(
+        self, known: KnownRows, number: int, repeats: bool
+    ) -> Iterator[pa.RecordBatch]:
         state = self._resumed_at(number)
         if self._rest and number > self._rest[0].epoch:
             self._rest = None  # Its places take as much memory as those of all rows.
         seed = order_seed(self._seed, number, self._rank, self.steps_made(number))
-        return known.read(self._portion(state), seed, self.num_steps(number) * self._batch_size)
+        portion = self._portion(state)
+        portion = portion if repeats else dataclasses.replace(portion, repeated=None)
+        return known.read(portion, seed, self.num_steps(number) * self._batch_size)
 
     def _portion(self, state: DataState | None) -> Portion:
         if self._known is None:
@@ -200,6 +209,12 @@ class RowPasses(StatefulPasses):
         steps, padded, _ = totals(rows, world_size, self._batch_size, last_batch)
         is_cut = last_batch == "drop"
         return steps, steps * self._batch_size if is_cut else (rows + padded) // world_size
+
+    def size_without_repeats(self) -> tuple[int, int]:
+        """Return the numbers of batches and rows of a pass without a repeated row."""
+        balanced = self._balanced()
+        rows = balanced.keeps + sum(batch.num_rows for batch in balanced.received)
+        return -(-rows // self._batch_size), rows
 
     def _balanced(self) -> BalancedRows:
         certain, balanced = self._certain_rows(0)

@@ -56,7 +56,7 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
             folder = tmp_path / str(next(runs))
             (folder / "ranks/0").mkdir(parents=True)
             others = options.pop("others", options["batch_size_per_worker"])
-            has_arrays = options.pop("has_arrays", False)
+            has_arrays, once = options.pop("has_arrays", False), options.pop("once", False)
             most = options.get("steps") and options["steps"] * options["batch_size_per_worker"]
             for rank, table in enumerate(dealt(rows, world_size)):
                 activate(rank, world_size, seed=seed, folder=str(folder), url=str(folder))
@@ -71,11 +71,13 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
             context.activate(me)
             received.cache_clear()
             made = data.dataset(feature_cols="a", label_cols="id", **options)
+            made = made.without_repeats if once else made
             return passes(made.as_numpy() if has_arrays else made, 2)
 
         def of_all_ranks(rows: int, world_size: int, seed: int = 0, **options: Any) -> Any:
             found = [of_rank(i, rows, world_size, seed, **options) for i in range(world_size)]
-            assert len({len(one) for rank in found for one in rank}) == 1, "unequal steps"
+            steps = {len(one) for rank in found for one in rank}
+            assert len(steps) == 1 or options.get("once"), "unequal steps"
             return found
 
         yield of_all_ranks
@@ -103,6 +105,17 @@ def test_pad_gives_every_row_and_repeats_few(
         assert [rank[0] for rank in ranks] != [rank[1] for rank in ranks]
     elif not shuffle:
         assert [rank[0] for rank in ranks] == [rank[1] for rank in ranks]
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"has_arrays": True}], ids=str)
+@pytest.mark.parametrize("rows", [1, 3, 23, 40])
+@WORLDS
+def test_rows_without_repeats_are_each_row_once(
+    of_all_ranks: Ranks, world_size: int, rows: int, options: dict[str, Any]
+) -> None:
+    ranks = of_all_ranks(rows, world_size, batch_size_per_worker=4, once=True, **options)
+    for number in range(2):
+        assert sorted(i for rank in ranks for i in flat(rank[number])) == list(range(rows))
 
 
 @WORLDS

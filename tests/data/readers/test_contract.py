@@ -236,6 +236,23 @@ def test_pad_gives_every_row_on_some_rank_and_repeats_few(
             )
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+@WORLDS
+def test_rows_without_repeats_are_each_row_once(
+    make: Make, activate: Activate, world_size: int, shuffle: bool
+) -> None:
+    dataset, ranks = make(23), []
+    for rank in range(world_size):
+        activate(rank, world_size)
+        made = dataset(
+            feature_cols="a", label_cols="id", batch_size_per_worker=4, shuffle=shuffle
+        ).without_repeats
+        ranks.append([*passes(made, 2), *passes(made.as_numpy(), 1)])
+        assert {len(one) for one in ranks[-1]} == {int(made.cardinality())}
+    for number in range(3):
+        assert sorted(i for rank in ranks for i in flat(rank[number])) == list(range(23))
+
+
 @WORLDS
 def test_drop_gives_full_batches_and_no_row_twice(
     make: Make, activate: Activate, world_size: int
