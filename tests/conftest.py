@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
@@ -36,6 +37,12 @@ os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
 # Registered before multiprocessing registers the end of its folders, which so comes first.
 atexit.register(shutil.rmtree, TEMPORARY, ignore_errors=True)
 os.environ.setdefault(GROUPS, str(Path(TEMPORARY, "groups.json")))
+
+# The time of an example depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any load")
 
 # Python processes of the tests begin with its sitecustomize.py.
 STARTUP = str(Path(__file__).with_name("startup"))
