@@ -148,7 +148,7 @@ def test_node_that_is_cut_off_its_trial_runs_elsewhere(
     call, pod = begin_search(cluster, driver, folder)
     cluster.cut(pod)
     try:
-        assert eventually(lambda: cluster.is_deleted(pod), 60)
+        assert eventually(lambda: cluster.is_deleted(pod), 300)
         end_search(call, folder)
     finally:
         cluster.mend(pod)
@@ -195,7 +195,7 @@ def test_program_in_cluster_mode_keeps_its_run_on_s3(cluster: Kubernetes, folder
     assert run["path"] == "s3://bucket/runs/stored"
     assert run["completions"] == {str(number): 1 for number in range(4)}
     application = cluster.application(driver)
-    assert eventually(lambda: not cluster.executors(application), 60)
+    assert eventually(lambda: not cluster.executors(application), 300)
 
 
 def test_program_that_fails_is_a_failed_pod(cluster: Kubernetes) -> None:
@@ -226,7 +226,7 @@ def test_run_goes_on_in_the_pod_of_another_driver(cluster: Kubernetes, folder: P
     assert "Run continued: CANCELLED (terminated by SIGTERM)" in log
     assert "run_id='continued', if_exists='resume'" in log
     assert first.exit_code == 143
-    assert eventually(lambda: not cluster.executors(application), 60)
+    assert eventually(lambda: not cluster.executors(application), 300)
     (folder / "go").touch()
     done = cluster.submit(PROGRAM, *arguments, **conf)
     assert done.returncode == 0, done.stderr
