@@ -3,7 +3,8 @@
 import os
 import re
 
-from sparkdl import config, context, storage
+from sparkdl import context, storage
+from sparkdl.cluster.root import resolve_root
 
 __all__ = ["expand", "is_folder", "root"]
 
@@ -25,16 +26,7 @@ def root() -> str:
     if (trial := me.url or me.folder) and not is_tried:
         # The folder of a trial is `<root>/<run id>/trials/<number>`.
         return storage.absolute(trial).rsplit("/", 3)[0]
-    return storage.absolute(_root_on_driver() or config.resolve("root") or "runs")
-
-
-def _root_on_driver() -> str | None:
-    """Return the folder of the active Spark session; None without a session."""
-    # Importing pyspark would slow down training processes.
-    from sparkdl.cluster.spark import SparkCluster, active_session
-
-    active = active_session()
-    return SparkCluster(active).root() if active else None
+    return resolve_root()
 
 
 def expand(path: str | os.PathLike[str], project: str | None = None) -> str:

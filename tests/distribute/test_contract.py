@@ -124,11 +124,7 @@ def of_gang(folder: Path, kind: str) -> list[Any]:
         return launch("contract_cases.few", folder, "worker", "worker", "worker")
     gang = Gang(folder, "contract_cases", ["tensorflow", "keras"])
     try:
-        for rank in (0, 1):
-            gang.start(rank, 2, "everything")
-        for rank in (0, 1):
-            gang.hear(rank)
-        gang.invite([0, 1], is_calm=True)
+        gang.begin(2, "everything")
         return list(gang.results().values())
     finally:
         gang.close()

@@ -1,12 +1,12 @@
 """A rank that joins a `fit` late has callbacks like those of the other ranks."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.elastic_gang import Gang
 from tests.helpers.gang import launch
+from tests.helpers.processes import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -16,15 +16,8 @@ def test_a_replaced_rank_ends_as_an_undisturbed_process(tmp_path: Path) -> None:
     alone = launch("elastic_fit.fits", tmp_path / "alone", "worker")[0]
     gang = Gang(tmp_path, "elastic_fit", ["tensorflow", "keras"])
     try:
-        for rank in (0, 1):
-            gang.start(rank, 2, "fits")
-        for rank in (0, 1):
-            gang.hear(rank)
-        gang.invite([0, 1], is_calm=True)
-        deadline = time.monotonic() + 200
-        while not (tmp_path / "hangs").exists():
-            assert time.monotonic() < deadline, (tmp_path / "1.log").read_text()
-            time.sleep(0.01)
+        gang.begin(2, "fits")
+        assert eventually((tmp_path / "hangs").exists, 200), (tmp_path / "1.log").read_text()
         gang.kill(1)
         gang.hear(0)
         gang.invite([0], is_calm=False)

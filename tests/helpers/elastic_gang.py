@@ -43,6 +43,15 @@ class Gang:
         theirs.close()
         self.ends[rank] = end
 
+    def begin(self, num_ranks: int, function: str) -> None:
+        """Start all ranks, and bring them into the first ring."""
+        ranks = list(range(num_ranks))
+        for rank in ranks:
+            self.start(rank, num_ranks, function)
+        for rank in ranks:
+            self.hear(rank)
+        self.invite(ranks, is_calm=True)
+
     def hear(self, rank: int) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(self.ends[rank].recv(1 << 20))
         return told

@@ -54,7 +54,7 @@ def same(attempt: Attempt) -> Outcome:
 
 
 def killed_driver(path: str, target: Path, num_lines: int | None = None) -> str:
-    """Copy a run as a driver leaves it that is killed when its journal has so many lines."""
+    """Copy a run as if its driver had been killed when the journal had so many lines."""
     copy = target / Path(path).name
     # A living driver replaces its heartbeat now and then.
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("owner"))
