@@ -3,18 +3,20 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-BENCHMARKS := trial_overhead start gang ring feed parquet predict serving monitoring pruning search pbt scale simulated history store clusters
+BENCHMARKS := trial_overhead start gang ring feed parquet predict serving monitoring pruning search pbt scale simulated history startup store clusters
 SECONDS := 120
 SITE := build/docs
 # Spark listens on the loopback interface only.
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Thousands of processes import the package: the first one compiles it for all.
+unexport PYTHONDONTWRITEBYTECODE
 # Three processes run the tests on two cores: many tests wait most of the time. Each has its own Spark.
 LANES := -n 3
 
 # Tests that need hosts, servers or Spark applications of their own are in a target of their own.
 CLUSTERS := tests/clusters
 
-.PHONY: help setup demo circle notebooks test test-fast test-clusters compat soak check format docs bench clean
+.PHONY: help setup demo circle notebooks test test-fast test-clusters compat compat-smoke dist soak check format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -53,6 +55,12 @@ test-clusters: setup $(VENV)/spark-classes.jsa  ## run the tests with clusters, 
 # An environment for each end of the allowed versions; installing them takes minutes.
 compat:  ## run the core of the tests on the oldest and newest versions, or ENVIRONMENTS="oldest"
 	@. scripts/java.sh && python3 scripts/compatibility.py $(ENVIRONMENTS)
+
+compat-smoke:  ## search, train on two workers and predict with the oldest Spark, Java, Keras and TensorFlow
+	@. scripts/java.sh && python3 scripts/compatibility.py --smoke $(ONCE)
+
+dist: setup  ## build the wheel and the source distribution in dist/, and check them
+	@bash scripts/dist.sh $(VENV) dist
 
 soak: setup  ## disturb runs with faults for SECONDS=120, and check how they end
 	@. scripts/java.sh && $(BIN)/python benchmarks/soak.py --seconds $(SECONDS) --faults $$(($(SECONDS) / 3))

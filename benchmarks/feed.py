@@ -54,7 +54,7 @@ from peers.feed_tfos import BATCH, LABEL, drain, session
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.os_processes import adopt_orphans
+from sparkdl.host.os_processes import adopt_orphans
 
 SHAPES = {"wide": 784, "narrow": 20}  # Number of floats in a row.
 ROW_GROUP_BYTES = 128 << 20  # The default of Spark.

@@ -36,7 +36,8 @@ from pyspark import cloudpickle
 
 from sparkdl import devices
 from sparkdl.cluster.gang.rendezvous import listen
-from sparkdl.cluster.process.training_process import Start, TrainingProcess
+from sparkdl.cluster.process.server_connection import Start
+from sparkdl.cluster.process.training_process import TrainingProcess
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
 
 PRELOADS = {"torch": ("torch",), "jax": ("jax", "jax.numpy")}

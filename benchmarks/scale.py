@@ -1,6 +1,6 @@
 """Measure how much memory and CPU time the driver needs for 10 000 trials and for 1000 slots.
 
-1. 10 000 trials that do nothing, on embedded Spark with two slots: `experiment.launch` of so many
+1. 10 000 trials that do nothing, on embedded Spark with two slots: `experiment.launch` of that many
    combinations, and `experiment.search` with `algorithm="random"`. Once a second the memory of the
    driver's two processes, Python and Java, is written down, and the CPU seconds of Python. What
    counts is what a trial costs among the last tenth against the first, and Python's memory at the
@@ -46,17 +46,17 @@ from sparkdl import experiment
 from sparkdl.cluster.plan import Role
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
+from sparkdl.files.layout import RunPaths
 from sparkdl.options import Options
 from sparkdl.runner.display.progress import Progress
-from sparkdl.runner.display.reports import Reports
-from sparkdl.runner.execute import description_of
-from sparkdl.runner.prepare import prepare
+from sparkdl.runner.display.result_files import ResultFiles
+from sparkdl.runner.loop.assembly import make_loop
+from sparkdl.runner.pipeline.execute import description_of
+from sparkdl.runner.pipeline.prepare import prepare
 from sparkdl.runner.request import Request
-from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.runs.events import ReportsReceived, TrialChanged
 from sparkdl.runs.journal import read_journal
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, open_run
 from sparkdl.runs.states import TrialState
 from sparkdl.search.settings import SearchSettings
@@ -294,7 +294,7 @@ def complete(opened: OpenRun, proposals: StudySource) -> None:
         proposals.observe_reports([(trial, step, {"value": value * step}) for step in range(STEPS)])
         end = TrialChanged(number=trial.number, state=TrialState.COMPLETE, value=value * STEPS)
         opened.record(end)
-        proposals.ended(trial)
+        proposals.observe_end(trial)
 
 
 def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
@@ -318,8 +318,8 @@ def slots_row(root: str, name: str, slots: int, measured_s: float) -> Row:
     opened = open_run(root, description_of(prepared), "error")
     proposals = StudySource.create(opened, search, (), say)
     complete(opened, proposals)
-    progress = Progress(opened.run, prepared.plan, shown=True)
-    loop = TrialLoop(prepared, opened, proposals, progress, [Reports(opened.run, say)])
+    progress = Progress(opened.run, prepared.plan, is_shown=True)
+    loop = make_loop(prepared, opened, proposals, progress, [ResultFiles(opened.run, say)])
     found: Row = {}
 
     def measure_and_end() -> None:

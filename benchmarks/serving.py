@@ -99,7 +99,7 @@ def serve_predict(path: str) -> None:
 
     bound = listen("127.0.0.1", 0)
     host, port = bound.getsockname()
-    HttpServer(answer_soon, bound, 1 << 26)
+    HttpServer(bound, 1 << 26).start(answer_soon)
     print(f"http://{host}:{port}/", flush=True)
     while True:
         time.sleep(60)

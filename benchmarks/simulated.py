@@ -39,9 +39,9 @@ from lib.slots import InstantTrials
 from sparkdl import experiment
 from sparkdl.cluster.gang.membership import JoinRequest, Membership
 from sparkdl.cluster.plan import Role
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.options import Options
-from sparkdl.rank_files import RankFiles
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space

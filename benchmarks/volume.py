@@ -41,7 +41,7 @@ from lib.machine import machine, resident_mb
 from pyspark.sql import SparkSession
 
 from sparkdl import data, experiment
-from sparkdl.os_processes import adopt_orphans
+from sparkdl.host.os_processes import adopt_orphans
 
 WIDTH, BATCH, FILES, GROUPS = 784, 1024, 8, 8
 ROW_BYTES = 4 * WIDTH

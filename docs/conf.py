@@ -4,6 +4,7 @@ The source folder is the repository, so that links between pages are those of Gi
 loaded from the network, when the site is built or read.
 """
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_site"))
 # ---- the pages, as they stand in the menu; a test compares this list with the files
 
 navigation = {
-    "Start": ["README", "notebooks/*"],
+    "Start": ["README", "docs/installation", "notebooks/*"],
     "On a cluster": [
         "docs/clusters/index",
         "docs/clusters/local",
@@ -20,6 +21,7 @@ navigation = {
         "docs/clusters/yarn",
         "docs/clusters/kubernetes",
         "docs/clusters/spark-connect",
+        "docs/clusters/platforms",
         "docs/batch-jobs",
         "conf/README",
     ],
@@ -29,6 +31,7 @@ navigation = {
         "docs/estimators",
         "docs/data",
         "docs/spark-ml",
+        "docs/language-models",
         "docs/run-directory",
         "docs/control",
         "docs/finding-runs",
@@ -43,6 +46,7 @@ navigation = {
         "docs/hopsml",
         "docs/maggy",
         "docs/horovod",
+        "docs/databricks",
         "docs/sparktrials",
         "docs/ray-tune",
     ],
@@ -51,6 +55,7 @@ navigation = {
         "docs/architecture",
         "docs/acceptance",
         "docs/compatibility",
+        "docs/promises",
         "docs/scale",
         "docs/benchmarks",
         "benchmarks/results/README",
@@ -68,6 +73,9 @@ navigation["Guides"] += sorted(_written - _listed - {"docs/index"})
 # ---- Sphinx
 
 project = "sparkdl"
+# Each page shows the version that it describes; a host of several versions keeps a site of each.
+_package = runpy.run_path(str(Path(__file__).parents[1] / "sparkdl/_version.py"))
+version = release = _package["__version__"]
 root_doc = "docs/index"
 include_patterns = [
     *(f"{page}.*" for pages in navigation.values() for page in pages),
@@ -96,7 +104,7 @@ napoleon_custom_sections = ["Returns", "Yields", ("Attributes", "params_style")]
 # ---- HTML: fonts of the system, and scripts of the package
 
 html_theme = "furo"
-html_title = "sparkdl"
+html_title = f"sparkdl {release}"
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
 html_extra_path = ["_site/start"]

@@ -1,6 +1,6 @@
 """Two workers train a PyTorch network on a DataFrame, without TensorFlow.
 
-    pip install torch
+    pip install 'sparkdl-platform[torch]'
     python examples/torch_dataframe.py
     spark-submit --master <master> examples/torch_dataframe.py
 
@@ -63,5 +63,5 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
     args = parser.parse_args()
     frames = digits(SparkSession.builder.appName("digits").getOrCreate())
-    run = experiment.allreduce(train, num_workers=args.workers, framework="torch", data=frames)
+    run = experiment.allreduce(train, num_workers=args.workers, data=frames)
     print(f"accuracy {run.result:.4f} on unseen digits")

@@ -1,10 +1,10 @@
 """Two workers train a small PyTorch network with DistributedDataParallel.
 
-    pip install torch
+    pip install 'sparkdl-platform[torch]'
     python examples/torch_digits.py
     spark-submit --master <master> examples/torch_digits.py
 
-`framework="torch"` sets the variables that `init_process_group` reads.
+Each worker has the variables of `torchrun`, which `init_process_group` reads.
 """
 
 import argparse
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2, help="processes, each in a slot")
     args = parser.parse_args()
-    run = experiment.allreduce(train, num_workers=args.workers, framework="torch")
+    run = experiment.allreduce(train, num_workers=args.workers)
     print(f"accuracy {run.result:.4f} on unseen digits")

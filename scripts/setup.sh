@@ -26,4 +26,8 @@ echo "Installing sparkdl and its dependencies into $venv ..."
 # uv chooses among the versions within seconds, where pip may take ten minutes. It does not read pip's settings.
 index=${PIP_INDEX_URL:-$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
 if [ -n "$index" ]; then export UV_DEFAULT_INDEX=$index; fi
+# The name of this package until 0.1.0: both would own the same folder.
+if [ -n "$(find "$venv"/lib/python3*/site-packages -maxdepth 1 -name "sparkdl-*.dist-info" -print -quit)" ]; then
+    "$venv/bin/python" -m uv pip uninstall --quiet --python "$venv/bin/python" sparkdl
+fi
 "$venv/bin/python" -m uv pip install --quiet --compile-bytecode --python "$venv/bin/python" --editable ".[$extra]"

@@ -14,5 +14,5 @@ environment build/torch "PyTorch" 1800 "torch>=2.4"
 purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
 .venv/bin/python -c "$purelib" >"$(build/torch/bin/python -c "$purelib")/venv.pth"
 export PYTHONPATH=$PWD SPARK_LOCAL_IP=127.0.0.1
-[ $# -gt 0 ] || set -- tests/horovod/test_torch.py tests/inference/test_predict_torch.py tests/data/test_torch_rows.py tests/test_docstrings.py -k torch
+[ $# -gt 0 ] || set -- tests/horovod/test_torch.py tests/inference/test_predict_torch.py tests/data/test_torch_rows.py tests/ml/test_torch_stages.py tests/horovod/test_torch_estimator.py tests/models/test_loaders.py tests/test_docstrings.py -k torch
 exec build/torch/bin/python -m pytest "$@"

@@ -11,8 +11,6 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["SETTINGS", "Setting", "resolve"]
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -88,9 +86,6 @@ SETTINGS = {
             "seconds without a sign of life of a Spark Connect client, after which its trials end",
         ),
         Setting("interface", str, None, "the network interface or address of gangs"),
-        Setting(
-            "allow_untested", _boolean, False, "allow gangs with untested versions of a framework"
-        ),
         Setting(
             "permissions",
             _permissions,

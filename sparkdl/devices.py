@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-from sparkdl.cuda_visibility import listed_devices
+from sparkdl.host.cuda_visibility import listed_devices
 
 __all__ = ["get_num_gpus", "gpus", "is_busy"]
 
@@ -52,7 +52,8 @@ def is_busy(gpu: str) -> bool:
     nvml = _nvml()
     if nvml is None:
         raise ValueError(f"there is no GPU {gpu!r}: this host has no NVIDIA driver.")
-    device, count = ctypes.c_void_p(), ctypes.c_uint(0)
+    device = ctypes.c_void_p()
+    count = ctypes.c_uint(0)
     try:
         if gpu.isdigit():
             failed = nvml.nvmlDeviceGetHandleByIndex_v2(int(gpu), ctypes.byref(device))

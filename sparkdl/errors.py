@@ -3,6 +3,7 @@
 ```
 SparkDLError
 ├── ConfigError (ValueError)             an argument or a setting is wrong; nothing was started
+│   └── MissingPackageError (ModuleNotFoundError) an optional package is not installed
 ├── FunctionError (TypeError)            the training function cannot be called or shipped
 ├── PreflightError (RuntimeError)        the cluster cannot run this plan; no trial was started
 │   └── SlotsError                       the plan needs more than Spark has
@@ -15,9 +16,11 @@ SparkDLError
 ├── TrialFailedError (RuntimeError)      `run.raise_for_failures()` found failures
 │   ├── AllTrialsFailedError             no trial completed; the cause is the first trial's error
 │   └── TrainingFailedError              a distributed run failed; the cause is a rank's error
+├── NotKeptError (TypeError)             a returned object was not kept, and cannot be read
 ├── RunStoppedError (RuntimeError)       a run ended before it was complete
 ├── ControlError (RuntimeError)          a driver refused a command, or no driver answers
-├── PeerLostError (ConnectionError)      another rank of a gang is lost, or hangs
+├── CollectiveError                      a collective of a gang has failed
+│   └── PeerLostError (ConnectionError)  another rank is lost, or hangs
 ├── RemoteTraceback                      the cause of a user's exception, with its remote traceback
 ├── InvalidTrial                         raised by a training function: the trial has no valid value
 └── TrialPruned                          raised by `context.report()`: the search stopped the trial
@@ -30,13 +33,16 @@ from typing import Any
 
 __all__ = [
     "AllTrialsFailedError",
+    "CollectiveError",
     "ConfigError",
     "ControlError",
     "FunctionError",
     "InvalidTrial",
+    "MissingPackageError",
     "ModelDamagedError",
     "ModelNotFoundError",
     "NoCompleteTrialError",
+    "NotKeptError",
     "PeerLostError",
     "PreflightError",
     "RemoteTraceback",
@@ -61,6 +67,10 @@ class ConfigError(SparkDLError, ValueError):
     """An argument or a setting is wrong. Nothing was started."""
 
 
+class MissingPackageError(ConfigError, ModuleNotFoundError):
+    """A feature needs an optional package that is not installed. The message names its extra."""
+
+
 class FunctionError(SparkDLError, TypeError):
     """The training function cannot be called with these arguments, or cannot be shipped."""
 
@@ -69,7 +79,11 @@ class PreflightError(SparkDLError, RuntimeError):
     """The cluster cannot run this plan. No trial was started."""
 
 
-class PeerLostError(SparkDLError, ConnectionError):
+class CollectiveError(SparkDLError):
+    """A collective of a gang has failed."""
+
+
+class PeerLostError(CollectiveError, ConnectionError):
     """Another rank of this gang is lost, or has been silent for too long."""
 
 
@@ -99,6 +113,10 @@ class ModelDamagedError(SparkDLError, ValueError):
 
 class NoCompleteTrialError(SparkDLError, LookupError):
     """The best trial was requested, but no trial is COMPLETE."""
+
+
+class NotKeptError(SparkDLError, TypeError):
+    """The result is read, but a part of what the training function returned could not be kept."""
 
 
 class RunStoppedError(SparkDLError, RuntimeError):

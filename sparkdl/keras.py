@@ -19,6 +19,7 @@ from sparkdl.distribute.keras_logs import as_numbers
 from sparkdl.distribute.model_states import read_model, write_model
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.errors import ConfigError
+from sparkdl.host.optional_packages import require
 
 __all__ = ["Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"]
 
@@ -29,6 +30,7 @@ _LEGACY = uses_tf_keras(os.environ)
 if _LEGACY:
     from tf_keras import callbacks  # type: ignore[import-untyped]
 else:
+    require("keras", "sparkdl.keras")
     from keras import callbacks
 
 
@@ -187,7 +189,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Store the number of the epoch, and let its rows be read."""
-        self._epoch, self._committed_steps = epoch, 0
+        self._epoch = epoch
+        self._committed_steps = 0
         if self._rows:
             setattr(self.model, _STEPS_MADE, self._rows.begin(epoch))
 
@@ -209,7 +212,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         with tempfile.TemporaryDirectory() as directory:
             self._save(directory, {"epochs_done": self._epoch}, steps)
             if context.current().is_chief:
-                context._commit(reporter, directory)
+                committer = context.this_committer()
+                committer.commit(directory, reporter.step, reporter.metrics)
 
     def _commit_epoch(self, epoch: int, logs: dict[str, Any] | None) -> None:
         is_last = epoch + 1 == self.params["epochs"] or self.model.stop_training

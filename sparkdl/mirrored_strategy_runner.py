@@ -18,14 +18,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from sparkdl import context, devices, distribute, experiment
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.cluster.spark_context import raw_context
-from sparkdl.cuda_visibility import as_seen_by_executor
 from sparkdl.errors import ConfigError, PreflightError
-from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
+from sparkdl.host.cuda_visibility import as_seen_by_executor
+from sparkdl.host.supported_versions import check_versions
+from sparkdl.runner.pipeline.preview import IN_PROCESS, end_preview
 
 __all__ = ["MirroredStrategyRunner"]
 
@@ -80,7 +79,8 @@ class MirroredStrategyRunner:
         self._use_gpu = use_gpu
         self._gpu_resource_name = gpu_resource_name
         self._use_custom_strategy = use_custom_strategy
-        self._cluster = SparkCluster(SparkSession.builder.getOrCreate())
+        check_versions("tensorflow", "keras")  # The program is not known yet.
+        self._cluster = SparkCluster()
         if not local_mode:
             _logger.info("training will run in %d Spark tasks", self.get_num_tasks())
 
@@ -161,8 +161,7 @@ class MirroredStrategyRunner:
                 f"num_slots is {self._num_slots} with local_mode=True and use_gpu=False; expected "
                 "1, as there is one driver."
             )
-        if is_previewing():
-            end_program(IN_PROCESS)
+        end_preview(IN_PROCESS)
         gpus = self._gpus_of_driver() if self._use_gpu else []
         if self._use_gpu and self._num_slots > len(gpus):
             raise ConfigError(

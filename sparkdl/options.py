@@ -8,7 +8,7 @@ from numbers import Integral, Number
 from typing import Any, TypeVar
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.metric_names import direction_of_name
+from sparkdl.training.metric_names import direction_of_name
 
 __all__ = [
     "Options",
@@ -85,6 +85,8 @@ class Options:
             then are CANCELLED.
         trial_timeout_s: time limit for each call of the training function, in seconds; a trial
             that exceeds the limit is FAILED.
+        start_timeout_s: seconds within which a gang must start, and the function of a trial; by
+            default the setting `SPARKDL_START_TIMEOUT_S`.
         max_failed_trials: end the run when more than this number of trials have failed.
         fail_fast_identical: end the run when the first trials, as many as this number, have all
             failed with the same error.
@@ -99,8 +101,12 @@ class Options:
             that look like credentials are masked in all that is stored or shown.
         secrets: further values to mask, such as a password that the program reads from a file.
             They are never stored.
-        framework: `tensorflow`, `torch` or `jax`; by default the framework that the program
-            imports.
+        framework: `tensorflow`, `torch` or `jax`, which is imported before the trials start; by
+            default the framework that the program imports.
+        preload: a function without arguments, such as one that loads a base model, which each
+            executor calls once, before its first trial. `context.preloaded` is the result, whose
+            memory the processes share until one writes to it. The function must leave no threads
+            and no CUDA context. The memory is free half a minute after the last trial there.
         run_id: id of the run; by default made from the name, the time and a random part.
         if_exists: action if a run with this id exists: `error`, `resume` (finish that run) or
             `new` (start another run beside it).
@@ -134,6 +140,7 @@ class Options:
     num_cpus: int | None = None
     timeout_s: float | None = None
     trial_timeout_s: float | None = None
+    start_timeout_s: float | None = None
     max_failed_trials: int | None = None
     fail_fast_identical: int | None = None
     max_restarts: int = 0
@@ -143,6 +150,7 @@ class Options:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: Sequence[str] = field(default=(), repr=False)
     framework: str | None = None
+    preload: Callable[[], Any] | None = field(default=None, repr=False)
     run_id: str | None = None
     if_exists: str = "error"
     retry: Any = None
@@ -204,7 +212,7 @@ class Options:
                 f"num_gpus is {self.num_gpus!r}; expected a whole number of at least 0, or a "
                 "number between 0 and 1 for trials that share a GPU."
             )
-        for name in ("timeout_s", "trial_timeout_s"):
+        for name in ("timeout_s", "trial_timeout_s", "start_timeout_s"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
                 raise ConfigError(f"{name} is {value!r}; expected seconds, a number above 0.")
@@ -214,6 +222,8 @@ class Options:
             raise ConfigError(
                 f"framework is {self.framework!r}; expected 'tensorflow', 'torch' or 'jax'."
             )
+        if self.preload is not None:
+            _check_preload(self.preload)
         if self.metric is not None and not isinstance(self.metric, str):
             raise ConfigError(f"metric is {self.metric!r}; expected the name of one number.")
         if self.trial_value not in ("last", "best"):
@@ -257,6 +267,23 @@ class Options:
         if not isinstance(direction, str) or direction not in _DIRECTIONS:
             raise ConfigError(f"direction is {direction!r}; expected 'max' or 'min'.")
         return _DIRECTIONS[direction]
+
+
+def _check_preload(preload: Any) -> None:
+    if not callable(preload):
+        raise ConfigError(
+            f"preload is a {type(preload).__name__}; expected a function without arguments, which "
+            "runs on the executors and returns the object."
+        )
+    try:
+        inspect.signature(preload).bind()
+    except TypeError as exc:
+        raise ConfigError(
+            f"preload is {preload!r}, which cannot be called without arguments ({exc}). Pass "
+            "functools.partial with the arguments."
+        ) from None
+    except ValueError:
+        pass  # A function written in C may have no signature.
 
 
 def check_direction(metric: str | None, direction: str | None) -> None:

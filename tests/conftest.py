@@ -66,6 +66,17 @@ APPLICATIONS = (
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Give `caplog` the messages of this test alone, as text: Spark's loggers make it JSON."""
+    plugin = item.config.pluginmanager.getplugin("logging-plugin")
+    plugin.caplog_handler.setFormatter(plugin.formatter)
+    # A rank whose peers never come waits, and reminds, as long as its process lives: in a test of
+    # that, this process.
+    earlier = {t.ident for t in threading.enumerate() if t.name == "sparkdl-balance"}
+    plugin.caplog_handler.filters = [lambda record: record.thread not in earlier]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests by the Spark application that they need, so that each starts once."""
 

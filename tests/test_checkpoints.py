@@ -17,12 +17,13 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl import attempts, checkpoints, context, polling, storage
-from sparkdl.attempts import SupersededError
+from sparkdl import checkpoints, context
 from sparkdl.checkpoints import Checkpoint, commit, committed, newest, prune, retained
 from sparkdl.cluster.process.trial_folder import Mirror
+from sparkdl.files import attempts, polling, storage
+from sparkdl.files.attempts import SupersededError
+from sparkdl.files.layout import TrialPaths
 from sparkdl.runs import Trial
-from sparkdl.runs.layout import TrialPaths
 
 
 class SlowStore(LocalFileSystem):  # type: ignore[misc]
@@ -57,10 +58,10 @@ def trial(request: pytest.FixtureRequest, root: str, tmp_path: Path) -> str:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., context.Context]:
     """Let this process act as the training process of a trial."""
     monkeypatch.setenv(context.VARIABLE, "{}")
-    context._reporter.cache_clear()
+    context._forget_reporter()
 
     def become(trial: str, **fields: Any) -> context.Context:
-        context._reporter.cache_clear()  # A new process starts with an empty cache.
+        context._forget_reporter()  # A new process starts with an empty cache.
         folder = Path(trial) if storage.is_local(trial) else tmp_path / "mirrored"
         folder.mkdir(parents=True, exist_ok=True)
         context.activate(context.Context(run="r", folder=str(folder), url=trial, **fields))
@@ -373,7 +374,7 @@ def test_report_outside_a_run_prints(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(context.VARIABLE, "{}")
-    context._reporter.cache_clear()
+    context._forget_reporter()
     commit(saved(tmp_path / "model", "of an earlier session"), "runs/local", 0, {})
     assert context.get_checkpoint() is None
     context.report(0.5, checkpoint=saved(tmp_path / "model", "mine"))

@@ -3,6 +3,9 @@
 import configparser
 import re
 import runpy
+import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ def script() -> dict[str, Any]:
 def lower_bounds() -> dict[str, str]:
     config = configparser.ConfigParser()
     config.read(REPOSITORY / "setup.cfg")
-    lines = config["options"]["install_requires"].splitlines()
+    frameworks = config["options.extras_require"]["tensorflow"]
+    lines = [*config["options"]["install_requires"].splitlines(), *frameworks.splitlines()]
     found = [re.match(r"([\w-]+) >=([\d.]+)", line) for line in lines]
     return {match[1]: match[2] for match in found if match}
 
@@ -45,6 +49,14 @@ def test_oldest_environment_has_the_lower_bounds(script: dict[str, Any]) -> None
     for name in script["SHOWN"]:
         # The table is empty until the command has run.
         assert not row[name] or f"{row[name]}.".startswith(f"{bounds[name]}."), name
+
+
+def test_classifiers_name_the_versions_of_python_that_are_allowed() -> None:
+    config = configparser.ConfigParser()
+    config.read(REPOSITORY / "setup.cfg")
+    low, high = re.findall(r"3\.(\d+)", config["options"]["python_requires"])
+    named = re.findall(r"Python :: 3\.(\d+)", config["metadata"]["classifiers"])
+    assert [int(minor) for minor in named] == list(range(int(low), int(high)))
 
 
 def test_tests_of_the_core_exist(script: dict[str, Any]) -> None:
@@ -78,3 +90,52 @@ def test_tests_that_are_left_out_are_listed_on_the_page(script: dict[str, Any]) 
             assert f"- {each.name}: `{test}`\n" in page
     text = script["table"]({}, {})
     assert text.partition("Left out:")[2].strip() in page
+
+
+@pytest.fixture
+def smoke_once(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., int]:
+    """Return the command of CI with other settings; its test gives 3."""
+
+    def run(**settings: Any) -> int:
+        for name, value in {"BUILD": tmp_path, **settings}.items():
+            monkeypatch.setitem(script["smoke_once"].__globals__, name, value)
+        found: int = script["smoke_once"]()
+        assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+        return found
+
+    # The command sets it.
+    monkeypatch.setenv("UV_CACHE_DIR", "")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    return run
+
+
+def test_the_smoke_test_is_left_out_on_a_full_disk(
+    smoke_once: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert smoke_once(SMOKE_GB=1e9) == 0
+    assert "SKIPPED, as" in capfd.readouterr().err
+
+
+def test_the_smoke_test_is_left_out_if_a_download_fails(
+    smoke_once: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{closed.getsockname()[1]}/simple")
+        assert smoke_once(SMOKE_GB=0) == 0
+    assert "SKIPPED, as its packages were not installed" in capfd.readouterr().err
+
+
+def test_bounds_that_contradict_each_other_fail_the_smoke_test(
+    smoke_once: Callable[..., int], script: dict[str, Any]
+) -> None:
+    def contradict(keep: bool) -> None:
+        command = [script["uv"](), "pip", "install", "--dry-run", "--python", sys.executable]
+        script["run_installer"](*command, "pip==1", "pip==2")
+
+    with pytest.raises(script["InstallError"], match="pip==1"):
+        smoke_once(SMOKE_GB=0, smoke=contradict)

@@ -54,7 +54,7 @@ def reported(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(context.VARIABLE, "{}")
-    context._reporter.cache_clear()
+    context._forget_reporter()
     context.activate(context.Context(run="r", folder=str(tmp_path), task_cwd="/tmp"))
     return tmp_path
 

@@ -31,14 +31,24 @@ SPARK = {
     *("sparkdl.inference.prediction", "sparkdl.tfos.dfutil", "sparkdl.tfos.pipeline"),
     *("sparkdl.monitoring.drift", "sparkdl.monitoring.performance"),
     *("sparkdl.monitoring.read_log", "sparkdl.profiles.profile"),
+    *("sparkdl.databricks.keras_stages", "sparkdl.databricks.named_models"),
     "sparkdl.hops.trials",
-    *("sparkdl.horovod.launch", "sparkdl.horovod.spark"),
+    *("sparkdl.horovod.launch", "sparkdl.horovod.spark.runner"),
     *("sparkdl.ml.estimator", "sparkdl.ml.model"),
 }
-# These import TensorFlow.
+# The packages without which the examples of a module cannot run.
+WITH_TORCH = {
+    **{name: "torch" for name in NAMES if name.startswith("sparkdl.horovod.torch")},
+    "sparkdl.huggingface": "transformers",
+    "sparkdl.lightning": "lightning",
+    **dict.fromkeys(("sparkdl.ml.torch_estimator", "sparkdl.ml.torch_model"), "torch"),
+}
+# These import TensorFlow or PyTorch.
 SLOW = {
     *("sparkdl.data.readers.delimited", "sparkdl.data.readers.images", "sparkdl.keras"),
+    *WITH_TORCH,
     *("sparkdl.data.readers.parquet", "sparkdl.data.readers.tfrecord"),
+    *("sparkdl.databricks.horovod_runner", "sparkdl.databricks.log_callback"),
     *("sparkdl.distribute.collectives", "sparkdl.distribute.optimizers"),
     *(name for name in NAMES if name.startswith("sparkdl.horovod")),
     "sparkdl.models.exporting",
@@ -57,7 +67,7 @@ def test_examples_in_docstrings(
     monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "runs"))
     if name in SPARK:
         request.getfixturevalue("spark")
-    if name.startswith("sparkdl.horovod.torch"):
+    if name in WITH_TORCH:
         check_with_torch(name)
         return
     results = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
@@ -67,8 +77,8 @@ def test_examples_in_docstrings(
 
 def check_with_torch(name: str) -> None:
     """Run the examples in a process without TensorFlow, with which PyTorch may not fit."""
-    if find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed")
+    if find_spec(WITH_TORCH[name]) is None:
+        pytest.skip(f"{WITH_TORCH[name]} is not installed")
     code = f"import doctest, {name} as module; print(doctest.testmod(module, optionflags=8))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert re.search(r"failed=0, attempted=[1-9]", done.stdout), done.stdout + done.stderr

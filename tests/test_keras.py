@@ -115,8 +115,9 @@ def test_checkpoint_goes_on_in_the_middle_of_an_epoch(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from sparkdl import context, data, storage
+    from sparkdl import context, data
     from sparkdl.errors import ConfigError
+    from sparkdl.files import storage
     from sparkdl.keras import Checkpoint
 
     pq.write_table(pa.table({"x": pa.array(range(22), pa.float32()), "y": [0.0] * 22}), "rows.pq")

@@ -183,4 +183,4 @@ def test_a_restarted_fit_ends_as_an_undisturbed_one(
             if model is not None:
                 assert outcome(model, folder) == expected, (order, attempt)
         assert model is not None
-    assert not [r for r in caplog.records if r.name == "sparkdl.keras"]
+    assert not [r for r in caplog.records if r.name == "sparkdl.distribute"]

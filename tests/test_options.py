@@ -1,5 +1,6 @@
 """Options and settings: an error names the invalid value and the valid ones."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from sparkdl import config, experiment
 from sparkdl.errors import ConfigError
-from sparkdl.options import Options, check_direction
+from sparkdl.options import Options, check_count, check_direction
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,13 @@ from sparkdl.options import Options, check_direction
         ({"seed": -1}, "at least 0"),
         ({"parallelism": True}, "whole number"),
         ({"timeout_s": 0}, "above 0"),
+        ({"timeout_s": "5"}, "above 0"),
+        ({"trial_timeout_s": -1}, "trial_timeout_s is -1; .* above 0"),
         ({"framework": "tf"}, "'tensorflow', 'torch' or 'jax'"),
+        ({"trial_value": "first"}, "'last' or 'best'"),
+        ({"logs": "some"}, "'all', 'best' or 'none'"),
+        ({"env": {"A": 1}}, r"env\['A'\] is a int"),
+        ({"env": {1: "A"}}, r"env\[1\] is a str; expected names"),
         ({"metric": ["a"]}, "the name of one number"),
         ({"metric": "rmse"}, "'rmse' looks like a value to minimize"),
         ({"direction": "best"}, "'max' or 'min'"),
@@ -32,6 +39,50 @@ from sparkdl.options import Options, check_direction
 def test_options_refuse_invalid_names_and_values(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Options.parse(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "valid", "invalid"),
+    [
+        ("max_failed_trials", [0, 5], [-1, 0.5]),
+        ("max_restarts", [0, 5], [-1, "1"]),
+        ("max_losses", [0, 5], [-1, True]),
+        ("seed", [0, 2**40], [-1, 1.0]),
+        ("parallelism", [1, 8], [0]),
+        ("num_cpus", [1, 8], [0]),
+        ("fail_fast_identical", [1, 8], [0]),
+        ("num_gpus", [0, 1, 4, 0.25, 1e-3], [-1, 0.0, 1.0, 1.5, -0.5, True, "1"]),
+        ("timeout_s", [1e-3, 60], [0, -1.0, "1"]),
+        ("framework", ["tensorflow", "torch", "jax"], ["keras", ""]),
+        ("trial_value", ["last", "best"], ["first", None]),
+        ("logs", ["all", "best", "none"], ["some", True]),
+        ("keep_checkpoints", ["best+last", "last", "all", 1, 8], ["best", 0, -1, 1.0, None]),
+        ("secrets", [["four"], ("long enough",)], [["abc"], "four", [b"four"]]),
+    ],
+)
+def test_options_accept_what_they_document_and_nothing_else(
+    name: str, valid: list[Any], invalid: list[Any]
+) -> None:
+    for value in valid:
+        assert getattr(Options.parse({name: value}), name) == value
+    for value in invalid:
+        with pytest.raises(ConfigError, match=name):
+            Options.parse({name: value})
+
+
+def test_options_that_nobody_gives_change_nothing() -> None:
+    """The table of docs/api.md is written from these."""
+    options = Options.parse({})
+    off = ("fingerprint", "smoke", "tensorboard")
+    assert [getattr(options, name) for name in off] == [False, False, False]
+    assert options.wait is options.progress is True
+    assert (options.trial_value, options.keep_checkpoints) == ("last", "best+last")
+
+
+def test_signatures_of_verbs_show_the_defaults() -> None:
+    parameters = inspect.signature(experiment.launch).parameters
+    shown = {name: parameters[name].default for name in ("env", "trial_value", "seed")}
+    assert shown == {"env": {}, "trial_value": "last", "seed": None}
 
 
 def test_direction_defaults_to_max_and_accepts_long_names() -> None:
@@ -91,6 +142,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
     assert {type(options.seed), type(options.parallelism)} == {int}
     with pytest.raises(ConfigError, match="whole number"):
         Options.parse({"seed": np.float64(3.0)})
+    assert check_count("n", np.int64(3)) == 3 and type(check_count("n", np.int64(3))) is int
 
 
 def test_secrets_are_texts_that_do_not_occur_by_chance() -> None:

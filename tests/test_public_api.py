@@ -11,6 +11,7 @@ import sparkdl
 PUBLIC = {
     "sparkdl": [
         *(
+            "HorovodRunner",
             "MirroredStrategyRunner",
             "__version__",
             "callbacks",
@@ -30,7 +31,7 @@ PUBLIC = {
     "sparkdl.callbacks": ["Callback", "MLflow", "Webhook"],
     "sparkdl.context": [
         *("VARIABLE", "Context", "acting_as", "activate", "current", "elect", "get_checkpoint"),
-        *("report", "resource", "should_stop", "this_reporter"),
+        *("report", "resource", "should_stop", "this_committer", "this_reporter"),
     ],
     "sparkdl.data": [
         *("Map", "Rows", "csv", "dataset", "delta", "images", "local", "mix", "parquet"),
@@ -44,10 +45,18 @@ PUBLIC = {
         *("reduce_scatter", "scale_learning_rate", "serve", "strategy", "warmed_up"),
     ],
     "sparkdl.errors": [
-        *("AllTrialsFailedError", "ConfigError", "ControlError", "FunctionError", "InvalidTrial"),
-        *("ModelDamagedError", "ModelNotFoundError"),
+        *(
+            "AllTrialsFailedError",
+            "CollectiveError",
+            "ConfigError",
+            "ControlError",
+            "FunctionError",
+            "InvalidTrial",
+        ),
+        *("MissingPackageError", "ModelDamagedError", "ModelNotFoundError"),
         *(
             "NoCompleteTrialError",
+            "NotKeptError",
             "PeerLostError",
             "PreflightError",
             "RemoteTraceback",
@@ -151,7 +160,7 @@ PUBLIC = {
     "sparkdl.keras": [
         *("Checkpoint", "EarlyStopping", "LearningRateWarmup", "Report", "TensorBoard", "save"),
     ],
-    "sparkdl.ml": ["KerasEstimator", "KerasModel"],
+    "sparkdl.ml": ["KerasEstimator", "KerasModel", "TorchEstimator", "TorchModel", "saved_by_name"],
     "sparkdl.models": [
         *("AliasMove", "ModelVersion", "alias", "alias_history", "best", "compare", "export"),
         *("get", "list", "promote", "roll_back"),
@@ -246,12 +255,18 @@ if find_spec("torch"):
         *("ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState"),
         *("State", "TorchState", "run"),
     ]
+if find_spec("lightning"):
+    PUBLIC["sparkdl.lightning"] = ["Checkpoint"]
+if find_spec("transformers"):
+    PUBLIC["sparkdl.huggingface"] = ["Checkpoint"]
 OPTIONS = {
     *("name", "description", "versioned_resources", "metric", "direction", "parallelism"),
     *("num_gpus", "num_cpus", "timeout_s", "trial_timeout_s", "max_failed_trials"),
+    "start_timeout_s",
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
     *("framework", "run_id", "trial_value", "fingerprint", "smoke", "tensorboard", "callbacks"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
+    "preload",
 }
 
 
@@ -262,7 +277,7 @@ def test_public_names_are_frozen(name: str) -> None:
 
 def test_launch_shows_all_options_by_keyword() -> None:
     parameters = inspect.signature(sparkdl.experiment.launch).parameters
-    assert list(parameters)[:3] == ["train", "args", "more"]
+    assert list(parameters)[:2] == ["train", "args"]
     keywords = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert keywords == OPTIONS | {"combine", "data", "init_from"}
 

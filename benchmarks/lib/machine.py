@@ -6,6 +6,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from sparkdl._version import __version__
+
 __all__ = ["machine", "resident_mb"]
 
 
@@ -15,13 +17,14 @@ def machine(*packages: str) -> dict[str, Any]:
     Args:
         *packages: names of packages whose versions matter, besides those of every benchmark.
     """
-    names = ("sparkdl", "pyspark", "tensorflow", "keras", *packages)
+    names = ("pyspark", "tensorflow", "keras", *packages)
+    versions = {name: importlib.metadata.version(name) for name in names}
     return {
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "load_before": os.getloadavg()[0],
-        "versions": {name: importlib.metadata.version(name) for name in names},
+        "versions": {"sparkdl": __version__, **versions},
     }
 
 

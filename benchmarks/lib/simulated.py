@@ -17,8 +17,8 @@ from typing import Any
 from lib.hartmann import EPOCHS, NAMES, Curve, curve
 from sparkdl.cluster.slots import Slots
 from sparkdl.runner.concurrency import Concurrency
-from sparkdl.runner.trial_loop import LOCAL_POLL_S
-from sparkdl.runner.trial_messages import STOP_GRACE_S
+from sparkdl.runner.loop.trial_loop import LOCAL_POLL_S
+from sparkdl.runner.loop.trial_messages import STOP_GRACE_S
 from sparkdl.runs.states import TrialState
 from sparkdl.search.promotion import promotion_of
 from sparkdl.search.pruners import NamedPruner

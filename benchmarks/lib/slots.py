@@ -7,13 +7,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkdl import storage
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.preflight import PreflightTask
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
-from sparkdl.runs.layout import RunPaths
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
 
 __all__ = ["InstantTrials", "SlotsWithoutSpark"]
 

@@ -16,10 +16,19 @@ __all__ = ["HIDDEN", "modules", "names_of", "pages"]
 _TORCH_MODULES = ("sparkdl.horovod.torch", "sparkdl.horovod.torch.elastic")
 # Modules of the reference beside those of `sparkdl.__all__`.
 API_MODULES = (
-    *("sparkdl.options", "sparkdl.runs.comparison", "sparkdl.data.batching"),
+    *("sparkdl.options", "sparkdl.runs.views.comparison", "sparkdl.data.batching"),
     *("sparkdl.horovod.tensorflow", "sparkdl.horovod.elastic"),
-    *("sparkdl.horovod.tensorflow.callbacks", "sparkdl.horovod.spark"),
+    *(
+        "sparkdl.horovod.tensorflow.callbacks",
+        "sparkdl.horovod.spark",
+        "sparkdl.horovod.spark.keras",
+    ),
+    *("sparkdl.horovod.spark.common.backend", "sparkdl.horovod.spark.common.store"),
+    *("sparkdl.horovod.spark.conf", "sparkdl.horovod.spark.task"),
+    "sparkdl.horovod.runner.common.util.timeout",
     *(_TORCH_MODULES if importlib.util.find_spec("torch") else ()),
+    *(["sparkdl.lightning"] if importlib.util.find_spec("lightning") else ()),
+    *(["sparkdl.huggingface"] if importlib.util.find_spec("transformers") else ()),
     *("sparkdl.hops.experiment", "sparkdl.hops.hdfs", "sparkdl.hops.model"),
     *("sparkdl.hops.tensorboard", "sparkdl.hops.devices", "sparkdl.hops.util"),
     *("sparkdl.tfos.TFCluster", "sparkdl.tfos.TFNode", "sparkdl.tfos.TFParallel"),
@@ -28,7 +37,15 @@ API_MODULES = (
 )
 # Public to the other modules of sparkdl, and of no use to programs.
 HIDDEN = {
-    "sparkdl.context": {"VARIABLE", "acting_as", "activate", "current", "elect", "this_reporter"},
+    "sparkdl.context": {
+        "VARIABLE",
+        "acting_as",
+        "activate",
+        "current",
+        "elect",
+        "this_committer",
+        "this_reporter",
+    },
     "sparkdl.devices": {"is_busy"},
     "sparkdl.distribute": {"warmed_up"},
     "sparkdl.errors": {"RemoteTraceback", "suggest"},
@@ -38,7 +55,7 @@ ONLY = {"sparkdl.options": {"Options"}, "sparkdl.data.batching": {"Batches"}}
 NOT_CONSTRUCTED = {
     *("sparkdl.context.Context", "sparkdl.data.batching.Batches", "sparkdl.options.Options"),
     *("sparkdl.models.AliasMove", "sparkdl.models.ModelVersion", "sparkdl.runs.Run"),
-    *("sparkdl.runs.Trial", "sparkdl.runs.Usage", "sparkdl.runs.comparison.Comparison"),
+    *("sparkdl.runs.Trial", "sparkdl.runs.Usage", "sparkdl.runs.views.comparison.Comparison"),
     *("sparkdl.serving.Server", "sparkdl.tfos.TFCluster.TFCluster"),
 }
 HIDDEN_MEMBERS = (

@@ -3,7 +3,7 @@
 Two things differ from the program for Horovod: the import of `hvd`, and the call of
 `experiment.horovod` in place of `horovodrun -np 2 python torch_digits.py`.
 
-    pip install torch
+    pip install 'sparkdl-platform[torch]'
     python examples/horovod/torch_digits.py
 """
 

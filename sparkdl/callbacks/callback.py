@@ -4,8 +4,6 @@ from typing import Any
 
 from sparkdl.runs import Run, Trial
 
-__all__ = ["Callback"]
-
 
 class Callback:
     """The base class of callbacks, which follow a run: `launch(..., callbacks=[MyCallback()])`.

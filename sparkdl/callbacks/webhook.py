@@ -12,11 +12,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from sparkdl._version import __version__
 from sparkdl.callbacks.callback import Callback
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.jsonl import to_json
+from sparkdl.files.jsonl import to_json
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.redact import MASK
-
-__all__ = ["PostRefusedError", "Webhook"]
+from sparkdl.secrets.masks import MASK
 
 EVENTS = ("trial_start", "trial_end", "best", "run_end")
 
@@ -72,22 +70,22 @@ class Webhook(Callback):
         self._events = (events,) if isinstance(events, str) else tuple(events)
         host = parts.netloc.rpartition("@")[2]
         self._url = parts._replace(netloc=host).geturl()
-        self._shown = f"{parts.scheme}://{host}/{MASK}"
+        self._masked_url = f"{parts.scheme}://{host}/{MASK}"
         self._body = body
         self._timeout_s = timeout_s
         self._headers = {
             "Content-Type": "application/json",
             "User-Agent": f"sparkdl/{__version__}",
             **_authorization(parts),
-            **_checked(headers or {}),
+            **_valid_headers(headers or {}),
         }
 
     def __repr__(self) -> str:
-        return f"Webhook({self._shown!r})"
+        return f"Webhook({self._masked_url!r})"
 
     def describe(self) -> dict[str, Any]:
         """Return the host of the URL and the events."""
-        return {**super().describe(), "url": self._shown, "events": list(self._events)}
+        return {**super().describe(), "url": self._masked_url, "events": list(self._events)}
 
     def on_trial_start(self, run: Run, trial: Trial) -> None:
         """Post the start of an attempt at a trial."""
@@ -130,7 +128,7 @@ class Webhook(Callback):
             problem = self._send(to_json(body).encode())
         if problem is not None:
             error = PostRefusedError if problem.is_final else ConnectionError
-            raise error(f"{self._shown} did not take {content['event']!r}: {problem.text}")
+            raise error(f"{self._masked_url} did not take {content['event']!r}: {problem.text}")
 
     def _send(self, data: bytes) -> "_Problem | None":
         """Post data; return the problem, as exceptions of urllib may contain the URL."""
@@ -194,7 +192,7 @@ def _split(url: str) -> SplitResult:
     )
 
 
-def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+def _valid_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return headers after validating them: later errors of http.client show their values."""
     for name, value in headers.items():
         is_text = isinstance(name, str) and isinstance(value, str)

@@ -8,14 +8,14 @@
 
 A directory without a marker is no checkpoint, and the marker is written only if all files are
 there. A local checkpoint is written under a hidden name and then renamed. Object stores cannot
-rename, so the marker alone decides there. One process commits the checkpoints of a trial: a process
-of an attempt that a later one has superseded is refused, see `sparkdl.attempts`.
+rename, so the marker alone decides there. One process commits the checkpoints of a trial, unless
+the ranks of a gang commit one together, see `parts`. A process of an attempt that a later one has
+superseded is refused, see `sparkdl.files.attempts`.
 
 Arguments called `trial` are the path or URL of the folder of a trial.
 """
 
 from sparkdl.checkpoints.reader import (
-    FOLDER,
     Checkpoint,
     committed,
     fetch,
@@ -27,7 +27,6 @@ from sparkdl.checkpoints.reader import (
 from sparkdl.checkpoints.writer import best, commit, prune, retained, sweep
 
 __all__ = [
-    "FOLDER",
     "Checkpoint",
     "best",
     "commit",

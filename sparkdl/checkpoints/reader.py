@@ -8,28 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sparkdl import jsonl, storage
-from sparkdl.polling import retry
+from sparkdl.files import jsonl, storage
+from sparkdl.files.layout import CHECKPOINTS
+from sparkdl.files.polling import retry
 
-__all__ = [
-    "FOLDER",
-    "HELD",
-    "MARKER",
-    "Checkpoint",
-    "committed",
-    "fetch",
-    "hold",
-    "is_held",
-    "local_place",
-    "newest",
-    "numbers",
-    "place",
-    "read_marker",
-    "release",
-    "step_of",
-]
-
-FOLDER = "checkpoints"
 MARKER = "checkpoint.json"
 HELD = ".held-"
 
@@ -77,13 +59,13 @@ def step_of(path: str) -> int:
 
 def numbers(trial: str) -> list[int]:
     """Return the numbers that are in use, ascending, also those of folders without a marker."""
-    names = storage.list_names(storage.join(trial, FOLDER))
+    names = storage.list_names(storage.join(trial, CHECKPOINTS))
     return sorted(int(name) for name in names if re.fullmatch(r"\d{6,}", name))
 
 
 def place(trial: str, number: int) -> str:
     """Return the directory of a checkpoint."""
-    return storage.join(trial, FOLDER, f"{number:06}")
+    return storage.join(trial, CHECKPOINTS, f"{number:06}")
 
 
 def read_marker(url: str) -> dict[str, Any] | None:
@@ -139,7 +121,7 @@ def local_place(trial: str, number: int, folder: str) -> Path:
         return storage.local_path(place(trial, number)).absolute()
     # Checkpoints of several trials may have the same number.
     digest = hashlib.sha256(trial.encode()).hexdigest()
-    return Path(folder, FOLDER, f"{number:06}-{digest[:12]}")
+    return Path(folder, CHECKPOINTS, f"{number:06}-{digest[:12]}")
 
 
 def _download(checkpoint: Checkpoint, target: Path) -> None:

@@ -5,12 +5,11 @@ import os
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl import attempts, jsonl, storage
 from sparkdl.checkpoints.reader import (
-    FOLDER,
     HELD,
     MARKER,
     Checkpoint,
@@ -21,10 +20,12 @@ from sparkdl.checkpoints.reader import (
     place,
     read_marker,
 )
-from sparkdl.metric_names import direction_of_name
+from sparkdl.files import attempts, jsonl, storage
+from sparkdl.files.layout import CHECKPOINTS
+from sparkdl.training.metric_names import direction_of_name
 
-__all__ = ["best", "commit", "prune", "retained", "sweep"]
-
+# In the names of directories that wait to be copied.
+MOVED = "-moved-"
 # Seconds between two looks for a later attempt while files are copied.
 FENCE_S = 2.0
 
@@ -65,61 +66,104 @@ def commit(
         4
     """
     source = Path(source)
-    files = _files(source, trial)
-    attempts.check(trial, attempt)
-    marker: dict[str, Any] = {
-        "step": step,
-        "metrics": dict(metrics),
-        "time": time.time(),
-        "files": files,
-        "attempt": attempt,
-    }
-    last = sweep(trial, attempt)
-    if storage.is_local(trial):
-        number = _commit_locally(source, trial, last + 1, marker)
-    else:
-        number = last + 1
-        newest = read_marker(place(trial, last))
-        if newest and newest["attempt"] < attempt:
-            number += 1  # A late process of that attempt may still be copying a file.
-        _write(source, marker, place(trial, number), trial)
-    return Checkpoint(url=place(trial, number), number=number, **marker)
-
-
-def _commit_locally(source: Path, trial: str, number: int, marker: Mapping[str, Any]) -> int:
-    """Write a checkpoint under a hidden name, rename it, and return its number."""
-    # A late process of an earlier attempt removes folders of its own attempt only.
-    aside = storage.join(trial, FOLDER, f".{marker['attempt']}-{uuid.uuid4().hex}")
+    draft = Draft.begin(trial, attempt, files_of(source, trial))
     try:
-        _write(source, marker, aside, trial)
-        storage.fsync([storage.local_path(aside), *storage.local_path(aside).rglob("*")])
-        attempts.check(trial, marker["attempt"])
+        draft.copy(source, draft.files)
+        return draft.seal(step, metrics)
+    finally:
+        draft.discard()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A checkpoint that is being written. It counts from the moment it is sealed.
+
+    Attributes:
+        trial: the folder of the trial.
+        attempt: the number of the attempt that writes it.
+        number: its number, unless another process takes it meanwhile.
+        url: the directory in which it is written. On a file system it has a hidden name at first;
+            object stores cannot rename, so that it is the final place there.
+        files: the paths of its files, relative to `url`.
+    """
+
+    trial: str
+    attempt: int
+    number: int
+    url: str
+    files: Sequence[str]
+
+    @classmethod
+    def begin(cls, trial: str, attempt: int, files: Sequence[str]) -> "Draft":
+        """Remove what killed processes have left, and choose a place.
+
+        Raises:
+            SupersededError: if a later attempt at the trial has started.
+        """
+        attempts.check(trial, attempt)
+        last = sweep(trial, attempt)
+        number = last + 1
+        if storage.is_local(trial):
+            # A late process of an earlier attempt removes folders of its own attempt only.
+            url = storage.join(trial, CHECKPOINTS, f".{attempt}-{uuid.uuid4().hex}")
+        else:
+            newest = read_marker(place(trial, last))
+            if newest and newest["attempt"] < attempt:
+                number += 1  # A late process of that attempt may still be copying a file.
+            url = place(trial, number)
+        return cls(trial, attempt, number, url, files)
+
+    def copy(self, source: Path, names: Sequence[str]) -> None:
+        """Copy files of a directory, while no later attempt at the trial has started."""
+        fence = attempts.Fence(self.trial, self.attempt, FENCE_S)
+        for name in names:
+            fence.check()
+            storage.put(source, name, self.url)
+
+    def seal(self, step: int, metrics: Mapping[str, float]) -> Checkpoint:
+        """Make the checkpoint count, once all files are there.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            SupersededError: if a later attempt at the trial has started.
+        """
+        if missing := set(self.files) - _files_at(self.url):
+            raise FileNotFoundError(
+                f"{storage.join(self.url, min(missing))} was removed while the checkpoint was "
+                "being written; the checkpoint is not committed"
+            )
+        marker: dict[str, Any] = {
+            "step": step,
+            "metrics": dict(metrics),
+            "time": time.time(),
+            "files": list(self.files),
+            "attempt": self.attempt,
+        }
+        attempts.check(self.trial, self.attempt)
+        storage.write(storage.join(self.url, MARKER), jsonl.to_json(marker))
+        number = self._show() if storage.is_local(self.trial) else self.number
+        return Checkpoint(url=place(self.trial, number), number=number, **marker)
+
+    def _show(self) -> int:
+        """Give a checkpoint on a file system its name, and return its number."""
+        number, folder = self.number, storage.local_path(self.url)
+        storage.fsync([folder, *folder.rglob("*")])
+        attempts.check(self.trial, self.attempt)
         while True:
             try:
-                storage.rename(aside, place(trial, number))
+                storage.rename(self.url, place(self.trial, number))
                 break
             except OSError:
-                if not storage.exists(place(trial, number)):
+                if not storage.exists(place(self.trial, number)):
                     raise
                 number += 1  # A late process of an earlier attempt took the number meanwhile.
-        storage.fsync([storage.local_path(trial) / FOLDER])
-    finally:
-        storage.remove(aside)
-    return number
+        storage.fsync([folder.parent])
+        return number
 
-
-def _write(source: Path, marker: Mapping[str, Any], url: str, trial: str) -> None:
-    fence = attempts.Fence(trial, marker["attempt"], FENCE_S)
-    for name in marker["files"]:
-        fence.check()
-        storage.put(source, name, url)
-    if missing := set(marker["files"]) - _files_at(url):
-        raise FileNotFoundError(
-            f"{storage.join(url, min(missing))} was removed while the checkpoint was being "
-            "written; the checkpoint is not committed"
-        )
-    attempts.check(trial, marker["attempt"])
-    storage.write(storage.join(url, MARKER), jsonl.to_json(marker))
+    def discard(self) -> None:
+        """Remove what was not sealed; without a hidden name, the next commit removes it."""
+        if storage.is_local(self.trial):
+            storage.remove(self.url)
 
 
 def _files_at(url: str) -> set[str]:
@@ -131,14 +175,14 @@ def _files_at(url: str) -> set[str]:
     return {path[len(folder_path) :].lstrip("/") for path in filesystem.find(folder_path)}
 
 
-def _files(source: Path, trial: str) -> list[str]:
+def files_of(source: Path, trial: str) -> list[str]:
     """Return the files to commit, relative to their directory."""
     argument = f"checkpoint={str(source)!r}"
     remedy = "Save the model into a directory of its own, and report that directory."
     if not source.is_dir():
         problem = "is a file" if source.exists() else "does not exist"
         raise NotADirectoryError(f"{argument} {problem}; expected a directory. {remedy}")
-    folder = storage.local_path(trial).resolve() / FOLDER
+    folder = storage.local_path(trial).resolve() / CHECKPOINTS
     if storage.is_local(trial) and folder.is_relative_to(source.resolve()):
         raise ValueError(
             f"{argument} contains {folder}: each checkpoint would contain all earlier checkpoints. "
@@ -162,16 +206,18 @@ def _files(source: Path, trial: str) -> list[str]:
     return sorted(files)
 
 
-def sweep(trial: str, attempt: int) -> int:
+def sweep(trial: str, attempt: int, has_ended: bool = False) -> int:
     """Remove incomplete checkpoints of killed processes, and return the last number in use.
 
     Args:
         trial: the folder of the trial.
         attempt: the number of this attempt; what a later one is writing stays.
+        has_ended: the process of this attempt has ended, so that it copies no directory any more.
     """
-    folder = storage.join(trial, FOLDER)
+    folder = storage.join(trial, CHECKPOINTS)
     for name in storage.list_names(folder):
-        if name.startswith(".") and _attempt_in(name) <= attempt:
+        limit = attempt - 1 if MOVED in name and not has_ended else attempt
+        if name.startswith(".") and _attempt_in(name) <= limit:
             storage.remove(storage.join(folder, name))
     taken = numbers(trial)
     for number in reversed(taken):

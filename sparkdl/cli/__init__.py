@@ -1,1 +1,1 @@
-"""Runs on the driver. The `sparkdl` command, without logic of its own."""
+"""Runs on the driver. The `sparkdl` command, with the logic that nothing else needs."""

@@ -9,8 +9,6 @@ from sparkdl.cli.output import find
 from sparkdl.errors import ConfigError, ControlError
 from sparkdl.runs import Run
 
-__all__ = ["add_cancel", "add_enqueue", "add_pause", "add_set", "add_unpause", "parse_values"]
-
 _WORDS = {"True": True, "False": False, "None": None}
 
 

@@ -7,8 +7,6 @@ from sparkdl.cli.output import add_json, print_json
 from sparkdl.cli.spark_options import add_spark_options, use_spark_options
 from sparkdl.doctor import examine
 
-__all__ = ["add_doctor"]
-
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sparkdl doctor`."""

@@ -8,8 +8,6 @@ import sys
 from sparkdl._version import __version__
 from sparkdl.errors import SparkDLError
 
-__all__ = ["main", "make_parser"]
-
 # The verbs in the order of the help: the module that adds the arguments, and the line of the help.
 _VERBS = {
     "runs": ("runs", "list the runs below a root, newest first"),
@@ -24,6 +22,7 @@ _VERBS = {
     "pause": ("control", "start no more trials of a run; running trials go on"),
     "unpause": ("control", "start trials of a paused run again"),
     "horovodrun": ("start", "run a script for Horovod in several ranks"),
+    "torchrun": ("start", "run a script for PyTorch in several ranks"),
     "resume": ("start", "finish an unfinished run"),
     "reproduce": ("start", "run a run again, as a new run; say what differs"),
     "models": ("models", "list, export and compare versions of models"),

@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparkdl import models, storage
+from sparkdl import models
 from sparkdl.cli.output import fact_lines, find
 from sparkdl.errors import ConfigError
-from sparkdl.jsonl import to_json
-from sparkdl.model_formats import is_model
+from sparkdl.files import storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import RUN
+from sparkdl.files.model_formats import is_model
 from sparkdl.models import ModelVersion
 from sparkdl.models.comparison import table
 from sparkdl.models.registry import find as find_version
 from sparkdl.runs import Run, Trial
-
-__all__ = ["add_models"]
 
 # An exported model is not better. Workflow managers, such as Airflow, take the code for "skipped".
 NOT_BETTER = 99
@@ -31,10 +31,10 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION")
 
     def action(name: str, run: Any, text: str) -> Any:
-        added = actions.add_parser(name, help=text)
-        _add_common(added)
-        added.set_defaults(run=run)
-        return added
+        subparser = actions.add_parser(name, help=text)
+        _add_common(subparser)
+        subparser.set_defaults(run=run)
+        return subparser
 
     listed = action("list", _list, "list the versions of all models, or of one model")
     listed.add_argument("name", metavar="NAME", nargs="?", help="name of a model")
@@ -185,7 +185,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _path_below(root: str | None, name: str) -> str:
     """Return the path of the run with an id below the given root; a path as it is."""
-    is_path = "/" in name or Path(name, "run.json").exists()
+    is_path = "/" in name or Path(name, RUN).exists()
     return name if root is None or is_path else storage.join(storage.absolute(root), name)
 
 

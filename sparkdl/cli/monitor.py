@@ -9,19 +9,18 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparkdl import monitoring, storage
+from sparkdl import monitoring
 from sparkdl.cli.output import add_json, print_json, rows_of
 from sparkdl.cli.spark_options import add_spark_options, use_spark_options
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, SparkDLError
-from sparkdl.kafka_topic import SCHEME
+from sparkdl.files import storage
 from sparkdl.models.registry import find
 from sparkdl.monitoring.drift import MIN_ROWS
+from sparkdl.monitoring.logs.folder import log_files
 from sparkdl.monitoring.metrics import METRICS
 from sparkdl.monitoring.since import milliseconds, start_of
-from sparkdl.request_logs.folder_source import log_files
-
-__all__ = ["add_monitor"]
+from sparkdl.serving.kafka_topic import SCHEME
 
 DRIFT = 1
 ERROR = 2
@@ -121,14 +120,14 @@ def _names(text: str) -> tuple[str, str | list[str]]:
     return tensor, names.split(",") if "," in names else names
 
 
-def _thresholds(given: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
+def _thresholds(options: Sequence[tuple[str, str, float]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for metric, feature, value in given:
-        known = result.get(metric, {})
-        if not feature or not isinstance(known, dict):
+    for metric, feature, value in options:
+        by_feature = result.get(metric, {})
+        if not feature or not isinstance(by_feature, dict):
             result[metric] = value
         else:
-            result[metric] = {**known, feature: value}
+            result[metric] = {**by_feature, feature: value}
     return result
 
 
@@ -138,24 +137,24 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.acknowledge:
             monitoring.acknowledge(arguments.to or arguments.model, root=arguments.root)
             return 0
-        found = _watched(arguments) if arguments.available_now else _compared(arguments)
-        _show(found, arguments.json)
+        drift = _new_drift(arguments) if arguments.available_now else _compared(arguments)
+        _show(drift, arguments.json)
     except (PySparkException, SparkDLError, OSError) as exc:
         print(f"sparkdl: {exc}", file=sys.stderr)
         return ERROR
     except Exception:  # noqa: BLE001 Python's own exit code, 1, would be taken for drift.
         traceback.print_exc()
         return ERROR
-    return DRIFT if found.drifted else 0
+    return DRIFT if drift.drifted else 0
 
 
-def _show(found: monitoring.Drift, as_json: bool) -> None:
+def _show(drift: monitoring.Drift, as_json: bool) -> None:
     if as_json:
-        left_out = {reason: dict(counted) for reason, counted in found.left_out.items()}
-        rows = rows_of(found.table)
-        print_json({"drifted": found.drifted, "left_out": left_out, "rows": rows})
+        left_out = {reason: dict(counted) for reason, counted in drift.left_out.items()}
+        rows = rows_of(drift.table)
+        print_json({"drifted": drift.drifted, "left_out": left_out, "rows": rows})
     else:
-        print(found)
+        print(drift)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _watched(arguments: argparse.Namespace) -> monitoring.Drift:
+def _new_drift(arguments: argparse.Namespace) -> monitoring.Drift:
     """Return the windows of a log that have ended since drift was last acknowledged."""
     if arguments.by:
         raise ConfigError("--by is for a table; a watch compares windows: see --window-s.")

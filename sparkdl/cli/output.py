@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkdl.experiment.saved_runs import load
-from sparkdl.jsonl import to_json
+from sparkdl.files.jsonl import to_json
 from sparkdl.runs import Run, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["add_json", "fact_lines", "find", "print_json", "rows_of", "run_to_dict", "size_text"]
 
 
 def find(name: str | None) -> Run:
@@ -61,12 +59,13 @@ def _text(value: Any) -> str:
 def rows_of(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     """Return the rows of a table as JSON objects; missing values are null, and times are text."""
     return [
-        {str(name): _plain(value) for name, value in row.items()}
+        {str(name): plain(value) for name, value in row.items()}
         for row in frame.to_dict(orient="records")
     ]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value for JSON: None for a missing value, and the text of a time."""
     if hasattr(value, "isoformat"):
         return value.isoformat() if value == value else None
     # A missing value differs from itself.
@@ -76,7 +75,7 @@ def _plain(value: Any) -> Any:
 def run_to_dict(run: Run) -> dict[str, Any]:
     """Return a run with its trials, tags and notes as a JSON object."""
     best = run.top(1)
-    known = run.annotations()
+    annotations = run.annotations()
     return {
         "id": run.id,
         "path": run.path,
@@ -88,8 +87,8 @@ def run_to_dict(run: Run) -> dict[str, Any]:
         "directions": run.directions,
         "duration_s": run.duration_s,
         "counts": run.counts(),
-        "tags": known.tags,
-        "notes": [vars(note) for note in known.notes],
+        "tags": annotations.tags,
+        "notes": [vars(note) for note in annotations.notes],
         "best": best[0].number if best else None,
         "pareto": [trial.number for trial in run.pareto] if run.objectives else [],
         "trials": [_trial_to_dict(trial) for trial in run.trials],

@@ -6,23 +6,25 @@ They read, copy and delete runs without Spark.
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
-from sparkdl import storage
-from sparkdl.cli.output import add_json, find, print_json, rows_of, run_to_dict, size_text
+from sparkdl.cli.housekeeping import OldRun, delete, old_runs
+from sparkdl.cli.output import add_json, find, plain, print_json, run_to_dict, size_text
+from sparkdl.cli.pulled import pull_run
 from sparkdl.cluster.root import resolve_root
 from sparkdl.experiment import saved_runs
-from sparkdl.jsonl import LogTail
+from sparkdl.files import storage
+from sparkdl.files.jsonl import LogTail
+from sparkdl.files.layout import is_log, process_of_log
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.filters import chosen, parse_age
-from sparkdl.runs.housekeeping import OldRun, delete, old_runs
-from sparkdl.runs.pulled import pull_run
-from sparkdl.runs.summary import PARAM
+from sparkdl.runs.filters import meets, parse_age, rows_meeting
+from sparkdl.runs.history import columns_of, frame_of, newest_rows
+from sparkdl.runs.table import cell, padded
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-__all__ = ["add_compare", "add_gc", "add_logs", "add_pull", "add_runs", "add_show"]
+# The longest text in a cell of the list of runs.
+MAX_CELL = 40
 
 # Seconds between two looks at logs that are followed.
 POLL_S = 0.5
@@ -48,34 +50,40 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(arguments: argparse.Namespace) -> int:
-    runs = saved_runs.history(arguments.root)
-    table = chosen(runs, arguments.where, arguments.user, arguments.since, arguments.tag)
-    _restore_whole_numbers(table)
+    rows, unreadable = newest_rows(resolve_root(arguments.root))
+    numbers = rows_meeting(rows, arguments.user, arguments.since, arguments.tag)
+    if arguments.where is not None and numbers:
+        frame = frame_of(rows, unreadable).iloc[numbers]
+        met = meets(frame, arguments.where)
+        numbers = [number for number, is_met in zip(numbers, met, strict=True) if is_met]
+    rows_to_show, columns = [rows[number] for number in numbers], columns_of(rows)
     if arguments.json:
-        print_json(rows_of(table))
-    elif table.empty and len(runs):
-        print(f"none of the {len(runs)} run(s) meets the conditions")
-    elif table.empty:
+        print_json([{name: plain(row.get(name)) for name in columns} for row in rows_to_show])
+    elif not rows_to_show and rows:
+        print(f"none of the {len(rows)} run(s) meets the conditions")
+    elif not rows_to_show:
         print("no runs found; name the folder of the runs with --root or SPARKDL_ROOT")
     else:
-        table["tags"] = [", ".join(tags) or None for tags in table["tags"]]
-        table["started"] = table["started"].dt.tz_convert(None).dt.floor("s")
-        none = [state for state in ("FAILED", "PRUNED") if not table[state].any()]
-        left_out = ["path", "name", "direction", "git_commit", *none]
-        columns = table.drop(columns=left_out).dropna(axis="columns", how="all")
-        whole = columns.select_dtypes("Int64").columns  # Printed with <NA> for a missing value.
-        columns[whole] = columns[whole].astype(str).replace("<NA>", "")
-        print(columns.to_string(index=False, na_rep="", max_colwidth=40))
+        print("\n".join(_lines(rows_to_show, columns)))
     return 0
 
 
-def _restore_whole_numbers(table: "pd.DataFrame") -> None:
-    """Undo that pandas turns whole numbers into floats where a run has none."""
-    for name in table.columns:
-        if name.startswith(PARAM) and table[name].dtype.kind == "f":
-            known = table[name].dropna()
-            if known.size and (known % 1 == 0).all() and known.abs().max() < 2**53:
-                table[name] = table[name].astype("Int64")
+def _lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Return a table of runs; columns without any value are left out."""
+    none = [state for state in ("FAILED", "PRUNED") if not any(row.get(state) for row in rows)]
+    left_out = ("path", "name", "direction", "git_commit", *none)
+    shown = {n: [_cell(row.get(n)) for row in rows] for n in columns if n not in left_out}
+    return padded([(name, cells) for name, cells in shown.items() if any(cells)])
+
+
+def _cell(value: Any) -> str:
+    if plain(value) is None:
+        return ""
+    if isinstance(value, datetime):
+        value = f"{value:%Y-%m-%d %H:%M:%S}"
+    elif isinstance(value, list):
+        value = ", ".join(value)
+    return cell(" ".join(value.split()) if isinstance(value, str) else value, MAX_CELL)
 
 
 def add_show(parser: argparse.ArgumentParser) -> None:
@@ -92,10 +100,10 @@ def _show(arguments: argparse.Namespace) -> int:
         print_json(run_to_dict(run))
     else:
         print(run)
-        known = run.annotations()
-        if known.tags:
-            print(f"Tags: {', '.join(known.tags)}")
-        for note in known.notes:
+        annotations = run.annotations()
+        if annotations.tags:
+            print(f"Tags: {', '.join(annotations.tags)}")
+        for note in annotations.notes:
             print(f"Note: {note}")
     return 0 if run.state == "COMPLETE" else 1
 
@@ -147,19 +155,19 @@ def _print_logs(
         tail = tails.setdefault((url, max(1, trial.attempts)), LogTail(url))
         if as_json:
             for piece in tail.pieces():
-                row = {"trial": trial.number, "rank": rank.strip(), "text": piece}
+                row = {"trial": trial.number, "rank": rank, "text": piece}
                 print_json(row, indent=None)
         else:
-            _print_new(f"==> trial {trial.number}{rank}\n" if len(logs) > 1 else "", tail)
+            title = f"==> trial {trial.number} {rank}".rstrip()
+            _print_new(f"{title}\n" if len(logs) > 1 else "", tail)
     sys.stdout.flush()
 
 
 def _logs_of(trial: Trial) -> dict[str, str]:
     """Return the log of a trial, or the logs of the ranks of a gang by the name of the rank."""
     folder = trial.path
-    files = [name for name in storage.list_names(folder) if name.startswith("log")]
-    ranks = (name.removeprefix("log").removesuffix(".txt").replace("-", " ") for name in files)
-    return dict(zip(ranks, (storage.join(folder, name) for name in files), strict=True))
+    files = filter(is_log, storage.list_names(folder))
+    return {process_of_log(name): storage.join(folder, name) for name in files}
 
 
 def _print_new(title: str, tail: LogTail) -> None:
@@ -262,20 +270,20 @@ def _row(run: OldRun, dry_run: bool, failure: str) -> dict[str, Any]:
         "state": run.state,
         "started": run.started.isoformat(),
         "bytes": run.num_bytes,
-        "deleted": not (run.kept or failure or dry_run),
-        "kept": run.kept or failure or None,
+        "deleted": not (run.reason_to_keep or failure or dry_run),
+        "kept": run.reason_to_keep or failure or None,
     }
 
 
 def _print_deleted(runs: list[OldRun], failed: list[tuple[OldRun, str]], word: str) -> None:
     left = [run for run, _ in failed]
-    gone = [run for run in runs if not run.kept and run not in left]
+    gone = [run for run in runs if not run.reason_to_keep and run not in left]
     for run in gone:
         started = f"{run.started:%Y-%m-%d %H:%M}"
         print(f"{word}: {run.id} ({run.state}, {started}, {size_text(run.num_bytes)})")
     for run in runs:
-        if run.kept:
-            print(f"kept: {run.id}, as {run.kept}")
+        if run.reason_to_keep:
+            print(f"kept: {run.id}, as {run.reason_to_keep}")
     for run, why in failed:
         print(f"not deleted: {run.id}: {why}")
     total = sum(run.num_bytes for run in gone)

@@ -11,18 +11,18 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.serving import Batching, Log, kserve, start
-
-__all__ = ["add_serve"]
 
 # Options of the other server, which runs here; KServe decides what they say.
 _LOCAL = """
     host port grpc_port token_file log_sample batch_timeout_ms max_body_mb memory_limit_mb
 """.split()
 # Options of kserve that the server in this process does not have.
-_REMOTE = "output min_replicas max_replicas scale_on mode cpu memory gpus".split()
+_REMOTE = (
+    "output min_replicas max_replicas scale_on mode cpu memory gpus image token_secret".split()
+)
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -186,6 +186,8 @@ def _add_kserve(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--cpu", help="cores of a server; default: 1")
     group.add_argument("--memory", help="memory of a server; default: 2Gi")
     group.add_argument("--gpus", type=int, help="GPUs of a server; default: 0")
+    group.add_argument("--image", help="image of the container of a model with a loader")
+    group.add_argument("--token-secret", help="secret of Kubernetes with its key 'token'")
 
 
 def _check_kserve(arguments: argparse.Namespace, defaults: argparse.ArgumentParser) -> None:

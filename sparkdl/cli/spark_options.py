@@ -4,8 +4,6 @@ import argparse
 import os
 import shlex
 
-__all__ = ["add_spark_options", "use_spark_options"]
-
 _VARIABLE = "PYSPARK_SUBMIT_ARGS"
 
 

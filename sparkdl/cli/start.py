@@ -1,24 +1,21 @@
-"""Runs on the driver. `sparkdl resume`, `reproduce`, `plan` and `horovodrun`: start runs."""
+"""Runs on the driver. `sparkdl resume`, `reproduce`, `plan`, `horovodrun`, `torchrun`."""
 
 import argparse
 import contextlib
 import functools
+import math
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from sparkdl import experiment
+from sparkdl.cli.dry_run import plan_program
 from sparkdl.cli.output import add_json, find, print_json
 from sparkdl.cli.spark_options import add_spark_options, use_spark_options
 from sparkdl.errors import RunStoppedError, TrialFailedError
-from sparkdl.horovod.script import run_script
-from sparkdl.runner.dry_run import plan_program
 from sparkdl.runs import Run
-
-__all__ = ["add_horovodrun", "add_plan", "add_reproduce", "add_resume"]
 
 # Options of Horovod's own program for what Spark and sparkdl decide. The flags have no value.
 _FLAGS = ("--gloo", "--mpi", "--verbose", "--disable-cache", "--no-stall-check")
@@ -28,7 +25,14 @@ _WITH_VALUE = """
     --cache-capacity --log-level --stall-check-warning-time-seconds
     --stall-check-shutdown-time-seconds
 """.split()
-_IMPORTS_TORCH = re.compile(r"^\s*(import|from) torch\b", re.MULTILINE)
+# Those of torchrun.
+_TORCHRUN_FLAGS = ("--standalone", "--no-python", "--run-path")
+_TORCHRUN_WITH_VALUE = """
+    --node-rank --rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf --max-restarts
+    --monitor-interval --start-method --role --log-dir --log-line-prefix-template --master-addr
+    --master-port --local-addr --logs-specs --event-log-handler
+    -r --redirects -t --tee --local-ranks-filter
+""".split()
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
@@ -128,19 +132,50 @@ def add_horovodrun(parser: argparse.ArgumentParser) -> None:
         "--max-np", "--max-num-proc", type=int, help="number of ranks of an elastic run"
     )
     parser.add_argument("--timeline-filename", metavar="FILE", help="a timeline of rank 0")
+    _add_script(parser, "Horovod's program", _FLAGS, _WITH_VALUE)
+    parser.set_defaults(run=functools.partial(_horovodrun, parser))
+
+
+def add_torchrun(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl torchrun -np 4 train.py`: a script of PyTorch in several ranks."""
+    parser.add_argument("-np", "--num-proc", type=int, help="number of ranks")
+    for option in ("nnodes", "nproc-per-node"):
+        alias = f"--{option.replace('-', '_')}"
+        text = "with torchrun's --nnodes or --nproc-per-node, the ranks are their product"
+        parser.add_argument(f"--{option}", alias, type=int, help=text, metavar="N")
+    options = [*_TORCHRUN_WITH_VALUE, *(_underscored(_TORCHRUN_WITH_VALUE))]
+    _add_script(parser, "torchrun", (*_TORCHRUN_FLAGS, *_underscored(_TORCHRUN_FLAGS)), options)
+    parser.set_defaults(run=functools.partial(_torchrun, parser))
+
+
+def _underscored(options: Iterable[str]) -> list[str]:
+    """Return the other spelling of long options: torchrun takes both."""
+    names = [option[2:] for option in options if option.startswith("--")]
+    return [f"--{name.replace('-', '_')}" for name in names if "-" in name]
+
+
+def _add_script(
+    parser: argparse.ArgumentParser, program: str, flags: Iterable[str], with_value: Iterable[str]
+) -> None:
+    """Add the arguments of a command that runs a script in several ranks.
+
+    Args:
+        parser: the parser of the command.
+        program: the program whose place it takes.
+        flags, with_value: options of that program that have no effect.
+    """
     parser.add_argument("--name", help="name of the run; default: that of the script")
     parser.add_argument("--root", help="folder or URL of the runs")
     add_spark_options(parser)
-    parser.epilog = "The other options of Horovod's program are accepted, and have no effect."
+    parser.epilog = f"The other options of {program} are accepted, and have no effect."
     hidden: dict[str, Any] = {"dest": "unused", "help": argparse.SUPPRESS}
-    for flag in _FLAGS:
+    for flag in flags:
         parser.add_argument(flag, action="append_const", const=flag, **hidden)
-    for option in _WITH_VALUE:
+    for option in with_value:
         parser.add_argument(option, action=_Unused, **hidden)
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, help="python script.py, and its arguments"
+        "command", nargs=argparse.REMAINDER, help="[python] script.py, and its arguments"
     )
-    parser.set_defaults(run=functools.partial(_horovodrun, parser))
 
 
 class _Unused(argparse.Action):
@@ -151,32 +186,46 @@ class _Unused(argparse.Action):
 
 
 def _horovodrun(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if words and Path(words[0]).name.startswith("python"):
-        words = [word for word in words[1:2] if word != "-u"] + words[2:]
-    if not words or not words[0].endswith(".py"):
-        parser.error(f"expected python script.py, got {' '.join(arguments.command) or 'nothing'}")
-    path = Path(words[0]).resolve()
-    source = path.read_text()
-    if arguments.unused:
-        print(f"{', '.join(arguments.unused)}: no effect, Spark starts the ranks", file=sys.stderr)
     is_elastic = arguments.min_np is not None or arguments.max_np is not None
     timeline = arguments.timeline_filename
     if is_elastic and timeline:
         parser.error("--timeline-filename is for runs without --min-np and --max-np")
-    use_spark_options(arguments)
-    return _run_and_print(
-        lambda: experiment.horovod(
-            functools.partial(run_script, str(path), source, words[1:], str(Path.cwd())),
-            num_workers=arguments.num_proc if arguments.max_np is None else arguments.max_np,
-            elastic=is_elastic,
-            env={"HOROVOD_TIMELINE": str(Path(timeline).resolve())} if timeline else {},
-            name=arguments.name or path.stem,
-            framework="torch" if _IMPORTS_TORCH.search(source) else "tensorflow",
-            root=arguments.root,
-            logs="all",
-        )
+    return _run_script(
+        parser,
+        arguments,
+        experiment.horovod,
+        num_workers=arguments.num_proc if arguments.max_np is None else arguments.max_np,
+        elastic=is_elastic,
+        env={"HOROVOD_TIMELINE": str(Path(timeline).resolve())} if timeline else {},
     )
+
+
+def _torchrun(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    num_proc, by_node = arguments.num_proc, (arguments.nnodes, arguments.nproc_per_node)
+    if (num_proc is None) == (by_node == (None, None)):
+        parser.error("expected -np, or --nnodes and --nproc-per-node, which give the same number")
+    if num_proc is None:
+        num_proc = math.prod(1 if count is None else count for count in by_node)
+    return _run_script(parser, arguments, experiment.allreduce, num_workers=num_proc)
+
+
+def _run_script(
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    verb: Callable[..., Run],
+    **options: Any,
+) -> int:
+    """Run the script of a command line by a verb, with the lines of all ranks on the screen."""
+    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if words and Path(words[0]).name.startswith("python") and not words[0].endswith(".py"):
+        words = [word for word in words[1:2] if word != "-u"] + words[2:]
+    if not words or not words[0].endswith(".py"):
+        parser.error(f"expected python script.py, got {' '.join(arguments.command) or 'nothing'}")
+    if arguments.unused:
+        print(f"{', '.join(arguments.unused)}: no effect, Spark starts the ranks", file=sys.stderr)
+    use_spark_options(arguments)
+    options |= {"name": arguments.name, "root": arguments.root, "logs": "all"}
+    return _run_and_print(lambda: verb(words[0], args=words[1:], **options))
 
 
 def _run_and_print(start: Callable[[], Run]) -> int:

@@ -3,15 +3,13 @@
 import argparse
 import sys
 
-from sparkdl import storage
 from sparkdl.callbacks import MLflow
 from sparkdl.cli.output import add_json, find, print_json
 from sparkdl.cluster.root import resolve_root
+from sparkdl.files import storage
+from sparkdl.host.loopback import LOOPBACK
 from sparkdl.runs.history import read_description
-from sparkdl.tensorboard_server import LOOPBACK
 from sparkdl.ui import serve
-
-__all__ = ["add_mlflow", "add_tensorboard", "add_ui"]
 
 
 def add_ui(parser: argparse.ArgumentParser) -> None:

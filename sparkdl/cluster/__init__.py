@@ -1,1 +1,4 @@
-"""Form processes on Spark and run a function in them. Knows no data format, metric or search."""
+"""Form processes on Spark and run a function in them (on the driver and in Spark tasks).
+
+No module here knows a data format, a metric or a search.
+"""

@@ -1,13 +1,13 @@
 """Runs in a Spark task. Make the row that a task yields to Spark."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-__all__ = ["arrow_row"]
 
-
-def arrow_row(values: Mapping[str, str | bool | None]) -> pa.RecordBatch:
+def arrow_row(values: Mapping[str, str | bool | None]) -> "pa.RecordBatch":
     """Return a record batch of one row.
 
     `pyarrow.array` would import pandas, which costs a new Python worker a quarter of a second.
@@ -22,10 +22,14 @@ def arrow_row(values: Mapping[str, str | bool | None]) -> pa.RecordBatch:
         >>> [str(field.type) for field in row.schema]
         ['string', 'bool', 'string']
     """
+    import pyarrow as pa
+
     return pa.RecordBatch.from_arrays([_array(value) for value in values.values()], [*values])
 
 
-def _array(value: str | bool | None) -> pa.Array:
+def _array(value: str | bool | None) -> "pa.Array":
+    import pyarrow as pa
+
     if isinstance(value, bool):
         return pa.Array.from_buffers(pa.bool_(), 1, [None, pa.py_buffer(bytes([value]))])
     if value is None:

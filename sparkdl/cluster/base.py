@@ -5,22 +5,21 @@ benchmarks implement it without Spark.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
 
-__all__ = ["Cluster"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Cluster(Protocol):
     """A set of executors that run jobs; each job has a number of tasks, each task a slot."""
 
     @property
-    def spark(self) -> SparkSession | None:
+    def spark(self) -> "SparkSession | None":
         """The session that reads `data=`; None for a cluster without Spark."""
 
     @property
@@ -120,7 +119,7 @@ class Cluster(Protocol):
         description: str,
         tags: tuple[str, ...],
         barrier: bool = False,
-        rows: DataFrame | None = None,
+        rows: "DataFrame | None" = None,
     ) -> list[Any]:
         """Run a job, wait for its end and return the rows that its tasks yielded.
 

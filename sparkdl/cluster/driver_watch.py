@@ -3,18 +3,17 @@
 import math
 import time
 
-from sparkdl.runs.layout import RunPaths
+from sparkdl.files.layout import RunPaths
 from sparkdl.runs.owner import read_beat
-
-__all__ = ["DriverWatch"]
 
 LOOK_S = 10.0
 
 
 class DriverWatch:
-    """Tell when the driver that has submitted a task runs no more.
+    """Notice the end of the driver that has submitted a task.
 
-    With Spark Connect, the death of the client ends no task: trials would train for nobody.
+    With Spark Connect, the death of the client ends no task: trials would train on, and no driver
+    reads their results.
 
     Args:
         paths: the run directory.

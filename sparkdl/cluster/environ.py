@@ -6,17 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from sparkdl.cluster.plan import Member
 
-__all__ = [
-    "gang_variables",
-    "horovod_variables",
-    "jax_variables",
-    "shared_gpu_variables",
-    "tf_config",
-    "thread_counts",
-    "torch_variables",
-    "without_credentials",
-]
-
 # The variables by which Spark hands its own secrets to executors and Python workers: those of
 # SecurityManager and SSLOptions, of the Python gateway and workers, of Spark Connect, and the
 # options of the JVM, in which Kubernetes has the passwords of `spark.ssl`.
@@ -48,7 +37,7 @@ def without_credentials(environ: Mapping[str, str], root: str) -> dict[str, str]
     }
 
 
-def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
+def thread_counts(cores: int, user_variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that limit the threads of a training process to its share of cores.
 
     TensorFlow reads its two variables when it makes its thread pools (process_util.cc), after the
@@ -57,14 +46,14 @@ def thread_counts(cores: int, given: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         cores: the number of cores of this process.
-        given: variables that the user has set, which are left alone.
+        user_variables: variables that the user has set, which are left alone.
 
     Example:
         >>> thread_counts(2, {"OMP_NUM_THREADS": "1"})
         {'TF_NUM_INTRAOP_THREADS': '2', 'TF_NUM_INTEROP_THREADS': '2'}
     """
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    return {name: str(cores) for name in names if name not in given}
+    return {name: str(cores) for name in names if name not in user_variables}
 
 
 def shared_gpu_variables() -> dict[str, str]:
@@ -111,23 +100,61 @@ def tf_config(members: Sequence[Member], endpoints: Sequence[str], rank: int) ->
 
 
 def torch_variables(
-    endpoints: Sequence[str], rank: int, local_rank: int, local_world_size: int
+    endpoints: Sequence[str], rank: int, run_id: str, attempt: int
 ) -> dict[str, str]:
-    """Return the variables that `torch.distributed.init_process_group` reads (`env://`).
+    """Return the variables that `torchrun` sets, which PyTorch and the tools around it read.
+
+    They are those of one process on each node, `torchrun --nproc-per-node 1`, also where several
+    ranks share a host: a rank sees its own GPUs only, so that `LOCAL_RANK` is the number of its
+    device. `NODE_RANK` is what Lightning reads where `GROUP_RANK` is not known. See the section
+    "Environment Variables" of PyTorch's page on torchrun.
+
+    Args:
+        endpoints: `address:port` of each rank.
+        rank: the rank whose variables are returned.
+        run_id: the run.
+        attempt: number of earlier attempts at the trial.
 
     Example:
-        >>> torch_variables(["10.0.0.1:4000", "10.0.0.2:4000"], 1, 0, 1)["MASTER_ADDR"]
-        '10.0.0.1'
+        >>> variables = torch_variables(["10.0.0.1:4000", "10.0.0.2:4000"], 1, "digits-1", 0)
+        >>> variables["MASTER_ADDR"], variables["RANK"], variables["LOCAL_RANK"]
+        ('10.0.0.1', '1', '0')
     """
     address, _, port = endpoints[0].rpartition(":")
+    rank_text, size = str(rank), str(len(endpoints))
     return {
-        "MASTER_ADDR": address,
+        "MASTER_ADDR": address.strip("[]"),
         "MASTER_PORT": port,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(len(endpoints)),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_world_size),
+        **dict.fromkeys(("RANK", "ROLE_RANK", "GROUP_RANK", "NODE_RANK"), rank_text),
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE"), size),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
     }
+
+
+def interface_variables(interface: str | None, is_chosen: bool) -> dict[str, str]:
+    """Return the variables that bind the process groups of PyTorch to a network interface.
+
+    Gloo uses the address of the host's name otherwise, which many hosts map to themselves. NCCL
+    finds the fastest interface itself, so that it is only told which one the user has chosen; it
+    takes the name as the beginning of names unless `=` is before it.
+
+    Args:
+        interface: the interface by which the other ranks reach this host; None if it is unknown.
+        is_chosen: the user has chosen it.
+
+    Example:
+        >>> interface_variables("eth1", is_chosen=True)
+        {'GLOO_SOCKET_IFNAME': 'eth1', 'NCCL_SOCKET_IFNAME': '=eth1'}
+    """
+    if interface is None:
+        return {}
+    nccl = {"NCCL_SOCKET_IFNAME": f"={interface}"} if is_chosen else {}
+    return {"GLOO_SOCKET_IFNAME": interface, **nccl}
 
 
 def jax_variables(endpoints: Sequence[str], rank: int) -> dict[str, str]:
@@ -177,26 +204,26 @@ def horovod_variables(nodes: Sequence[str], rank: int, local: tuple[int, int]) -
 
 
 def gang_variables(
-    framework: str | None,
-    members: Sequence[Member],
-    endpoints: Sequence[str],
-    rank: int,
-    local: tuple[int, int],
+    members: Sequence[Member], endpoints: Sequence[str], rank: int, run_id: str, attempt: int
 ) -> dict[str, str]:
-    """Return the variables by which the processes of a gang find each other.
+    """Return the variables by which the processes of a gang find each other, in any framework.
+
+    A program need not name its framework: one that imports only `transformers` uses PyTorch. The
+    variables of one framework mean nothing to the others.
 
     Args:
-        framework: `torch` and `jax` have variables of their own; others get TensorFlow's.
         members: the members of the gang, by rank.
         endpoints: `address:port` of each member.
-        rank: the rank whose variables are returned; an evaluator gets only TensorFlow's.
-        local: the local rank and local world size of the process.
+        rank: the rank whose variables are returned; one outside the world, such as an evaluator,
+            gets only TensorFlow's.
+        run_id, attempt: see `torch_variables`.
     """
-    if framework not in ("torch", "jax"):
-        return tf_config(members, endpoints, rank)
-    if members[rank].role.name == "evaluator":
-        return {}
-    world = [e for m, e in zip(members, endpoints, strict=True) if m.role.name != "evaluator"]
-    if framework == "torch":
-        return torch_variables(world, rank, *local)
-    return jax_variables(world, rank)
+    variables = tf_config(members, endpoints, rank)
+    if not members[rank].role.in_world:
+        return variables
+    world = [e for m, e in zip(members, endpoints, strict=True) if m.role.in_world]
+    return {
+        **variables,
+        **torch_variables(world, rank, run_id, attempt),
+        **jax_variables(world, rank),
+    }

@@ -5,11 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from pyspark import TaskContext
-
-from sparkdl.data.dataframe.spool import local_disk
-
-__all__ = ["executor_folder"]
+from sparkdl.host.local_disk import local_disk
 
 
 def executor_folder(name: str) -> Path | None:
@@ -22,6 +18,8 @@ def executor_folder(name: str) -> Path | None:
     Args:
         name: the name of the folder, which is made if it is missing.
     """
+    from pyspark import TaskContext
+
     disk = local_disk()
     if TaskContext.get() is None or disk == Path(tempfile.gettempdir()):
         return None

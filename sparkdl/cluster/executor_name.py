@@ -8,9 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkdl.os_processes import parent
-
-__all__ = ["this_executor"]
+from sparkdl.host.os_processes import parent
 
 _OPTION = "--executor-id"
 

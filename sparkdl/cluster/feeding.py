@@ -5,15 +5,14 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from sparkdl.cluster.process.shared_rows import SharedRows
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
 
-__all__ = ["exhaust", "feed_sockets", "feeding", "reserved_copy", "whole"]
-
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The names of the stream from which a worker gets its rows: in functions of pyspark 4.3, and of
 # pyspark 4.1 and 4.2.
@@ -22,7 +21,7 @@ _INPUTS = ("input_data_stream", "infile")
 
 def feeding(
     feed: Feed | None,
-    batches: Iterable[pa.RecordBatch],
+    batches: "Iterable[pa.RecordBatch]",
     rank: int,
     copy: SharedRows | None = None,
 ) -> "contextlib.AbstractContextManager[RowSender | None]":
@@ -53,7 +52,9 @@ def _worker_input() -> BufferedReader | None:
     return None
 
 
-def whole(batches: Iterable[pa.RecordBatch], stream: BufferedReader) -> Iterator[pa.RecordBatch]:
+def whole(
+    batches: "Iterable[pa.RecordBatch]", stream: BufferedReader
+) -> "Iterator[pa.RecordBatch]":
     """Yield batches; raise an error if Spark has ended them early.
 
     When Spark fails to compute a row, or the task is cancelled, it closes the stream, and Arrow
@@ -81,10 +82,10 @@ def reserved_copy(
     """
     if feed is None or feed.is_in_partition:
         return contextlib.nullcontext()
-    return SharedRows.reserved(feed)
+    return SharedRows.reserve(feed)
 
 
-def exhaust(batches: Iterable[pa.RecordBatch]) -> None:
+def exhaust(batches: "Iterable[pa.RecordBatch]") -> None:
     """Read a partition to its end: Spark ends a Python worker that leaves rows unread."""
     for _ in batches:
         pass

@@ -10,21 +10,9 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
 from typing import Any
 
-from sparkdl.runs.states import Failure
-
-__all__ = [
-    "EMBEDDED",
-    "Outcome",
-    "ProcessExit",
-    "RankInfo",
-    "Status",
-    "classify_failure",
-    "describe_exit",
-    "is_follow_up",
-]
+from sparkdl.runs.states import Failure, TextEnum
 
 # In place of the id of an executor: the only one of embedded Spark, which has none.
 EMBEDDED = "embedded"
@@ -45,7 +33,7 @@ _GPU_MEMORY = re.compile(r"ResourceExhaustedError|CUDA_ERROR_OUT_OF_MEMORY|OutOf
 _PORT_TAKEN = re.compile(r"Address already in use|EADDRINUSE|Could not start gRPC server")
 
 
-class Status(str, Enum):
+class Status(TextEnum):
     """The way in which a training process ended.
 
     RETURNED: the training function returned. FAILED: it raised, or its process died or could not
@@ -61,9 +49,6 @@ class Status(str, Enum):
     STOPPED = "stopped"
     REFUSED = "refused"
     DETACHED = "detached"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +158,7 @@ class ProcessExit:
         cpu_s: CPU seconds, from the process that reaped this one, see wait4(2).
         peak_memory_mb: the largest resident size in MiB, from wait4(2).
         out_of_memory: the kernel killed a process for memory in the meantime.
+        importing: a fault of native code, such as SIGABRT, killed the process during an import.
         timed_out: the process was killed because it ran for too long.
         late: the process was killed because its function was not called in time.
         unkillable: the reason for which a process that was killed is still there; None if it ended.
@@ -186,6 +172,7 @@ class ProcessExit:
     cpu_s: float = 0.0
     peak_memory_mb: float = 0.0
     out_of_memory: bool = False
+    importing: bool = False
     timed_out: bool = False
     late: bool = False
     unkillable: str | None = None
@@ -240,7 +227,8 @@ def describe_exit(end: ProcessExit, timeout_s: float | None) -> str:
             "spark.executor.memoryOverhead, which a training process lives in, or use smaller "
             "batches"
         )
-    return f"killed by {name} (this process used up to {end.peak_memory_mb:.0f} MiB)"
+    when = " while it imported a module" if end.importing else ""
+    return f"killed by {name}{when} (this process used up to {end.peak_memory_mb:.0f} MiB)"
 
 
 def classify_failure(end: ProcessExit) -> Failure:

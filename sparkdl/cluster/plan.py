@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Member", "Plan", "Resources", "Role"]
+from sparkdl.files.layout import LOG, log_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Member:
     @property
     def log(self) -> str:
         """The name of the log file of the process."""
-        return f"log-{self.role.name}-{self.index}.txt"
+        return log_of(self.role.name, self.index)
 
     def __str__(self) -> str:
         return f"{self.role.name} {self.index}"
@@ -178,7 +178,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     @property
     def logs(self) -> dict[str, str]:
         """The log files of the processes of a trial, by the name of the process."""
-        return {str(m): m.log for m in self.members} if self.is_gang else {"": "log.txt"}
+        return {str(m): m.log for m in self.members} if self.is_gang else {"": LOG}
 
     @property
     def size(self) -> int:

@@ -3,52 +3,93 @@
 Check, before the first trial, that every executor can run a plan.
 """
 
-import functools
-import gc
 import importlib.util
 import json
 import os
+import re
 import resource
 import socket
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from sparkdl import storage
 from sparkdl.cluster.arrow_row import arrow_row
-from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.process.training_process import Start, warm
-from sparkdl.cluster.program.packaging import Program, preloadable
-from sparkdl.distribute.strategies import uses_tf_keras
-from sparkdl.distribute.tested_versions import untested
+from sparkdl.cluster.process.server_connection import Start, warm
+from sparkdl.cluster.python_worker import spare_collector
 from sparkdl.errors import PreflightError
-from sparkdl.os_processes import user_name
-from sparkdl.polling import RETRY_S, retry
-from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.machine import describe
-from sparkdl.runs.provenance import versions as installed_versions
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
+from sparkdl.files.polling import RETRY_S, retry
+from sparkdl.host.optional_packages import install_commands
+from sparkdl.host.os_processes import user_name
+from sparkdl.host.supported_versions import installed as installed_version
+from sparkdl.runs import provenance
+from sparkdl.runs.machine import ABSENT, describe
+from sparkdl.runs.machine import installed as installed_packages
+from sparkdl.spark.versions import release_of
 
-__all__ = [
-    "REPORT_SCHEMA",
-    "PreflightTask",
-    "check_executor",
-    "check_pair",
-    "raise_for_problems",
-    "spare_collector",
-    "start_of",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # `executor` has the facts of `runs.machine.describe` as JSON.
 REPORT_SCHEMA = "problem string, executor string"
+
+# Packages that executors must have in the driver's version if the program imports them. The build
+# may be another one, such as CUDA's beside that of CPUs.
+PROGRAM_PACKAGES = ("accelerate", "jax", "lightning", "peft", "torch", "transformers")
+
+# The packages whose builds the ranks of a gang with GPUs must share, as NCCL connects them.
+_BUILDS = re.compile(r"torch|jaxlib|nvidia-nccl-cu\d+")
 
 # Tasks hold their slots for this long, so that each executor gets one of them.
 MEET_S = 2.0
 
 # The user waits for the check before the first trial, and may have named a wrong store.
 PATIENCE_S = 30.0
+
+
+def versions_of(spark: str, imports: Iterable[str] = ()) -> dict[str, str]:
+    """Return the versions that every executor must have.
+
+    Args:
+        spark: the version of Spark. Its PySpark is that of the executors, also where the driver is
+            a client of Spark Connect with another one.
+        imports: the modules that the program imports.
+    """
+    tops = {name.partition(".")[0] for name in imports}
+    used = [name for name in PROGRAM_PACKAGES if name in tops]
+    here = installed_packages() if used else {}
+    public = {name: here[name].partition("+")[0] for name in used if name in here}
+    return {**provenance.versions(), **public, "pyspark": release_of(spark)}
+
+
+def different_builds(
+    executors: Iterable[Mapping[str, Any]], driver: Mapping[str, str]
+) -> str | None:
+    """Return the problem of executors with GPUs whose builds of a framework differ, if they do.
+
+    Args:
+        executors: the facts of the executors, see `runs.machine.describe`.
+        driver: the packages of the driver.
+    """
+    hosts: dict[str, set[str]] = {}
+    for executor in executors:
+        packages = {**driver, **executor["packages"]}
+        names = sorted(name for name in packages if _BUILDS.fullmatch(name))
+        builds = ", ".join(f"{n} {packages[n]}" for n in names if packages[n] != ABSENT)
+        if executor["gpus"]:
+            hosts.setdefault(builds, set()).add(executor["host"])
+    if len(hosts) < 2:
+        return None
+    found = "; ".join(
+        f"{builds or 'none'} on {', '.join(sorted(on))}" for builds, on in hosts.items()
+    )
+    return (
+        f"executors have different builds of what connects their GPUs: {found}. Install the same "
+        "build on all of them."
+    )
 
 
 def check_executor(
@@ -65,7 +106,7 @@ def check_executor(
     Args:
         run_id: the id that `run.json` in the run directory must hold.
         paths: the run directory, as the driver made it.
-        versions: the versions on the driver, see `runs.provenance.versions`.
+        versions: the versions that the executor must have, see `versions_of`.
         imports: the modules that the program imports.
         framework: the framework of the program, if any.
         writes: also write a file in the run directory, and remove it.
@@ -86,7 +127,7 @@ def _cannot_read(run_id: str, paths: RunPaths, patience_s: float) -> str | None:
     activity = "read the description of the run"
     try:
         data = retry(lambda: storage.read(paths.run), activity, patience_s)
-        seen = json.loads(data)["id"]
+        id_in_file = json.loads(data)["id"]
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         if isinstance(exc, PermissionError) and storage.is_local(paths.run):
             return (
@@ -99,7 +140,7 @@ def _cannot_read(run_id: str, paths: RunPaths, patience_s: float) -> str | None:
             f"{paths.folder} ({type(exc).__name__}: {exc}). Set root= (or SPARKDL_ROOT) to a "
             "directory that driver and executors share: NFS, HDFS or an object store."
         )
-    return None if seen == run_id else f" sees another run, {seen}, in {paths.folder}"
+    return None if id_in_file == run_id else f" sees another run, {id_in_file}, in {paths.folder}"
 
 
 def _cannot_write(paths: RunPaths, patience_s: float) -> str | None:
@@ -131,13 +172,16 @@ def _limits_memory(framework: str | None) -> str | None:
 
 
 def _differs(versions: Mapping[str, str]) -> str | None:
-    installed = installed_versions()
+    installed = versions_of(installed_version("pyspark") or "", versions)
     wrong = [
         f"{name} {installed.get(name, 'absent')} (driver: {version})"
         for name, version in versions.items()
         if installed.get(name) != version
     ]
-    return f" has {', '.join(wrong)}. Install the driver's versions there." if wrong else None
+    if not wrong:
+        return None
+    how = install_commands(name for name in versions if name not in installed)
+    return f" has {', '.join(wrong)}. Install the driver's versions there{how}."
 
 
 def _lacks(imports: Iterable[str]) -> str | None:
@@ -146,52 +190,13 @@ def _lacks(imports: Iterable[str]) -> str | None:
         return None
     return (
         f" lacks the module(s) {', '.join(missing)}, which the program imports. Install them on "
-        "the executors, or ship an environment with --archives."
+        f"the executors{install_commands(missing)}, or ship an environment with --archives."
     )
-
-
-def check_pair(plan: Plan, allow_untested: bool) -> None:
-    """Refuse versions of TensorFlow and Keras that were not tested with several processes.
-
-    Raises:
-        PreflightError: if the versions are untested; the message names the tested ones.
-    """
-    if plan.framework != "tensorflow" or plan.size == 1 or allow_untested:
-        return
-    if problem := untested(installed_versions(), legacy=uses_tf_keras(plan.env)):
-        raise PreflightError(problem)
 
 
 def _importable(imports: Iterable[str]) -> set[str]:
     tops = {name.partition(".")[0] for name in imports}
     return {top for top in tops if importlib.util.find_spec(top) is not None}
-
-
-def start_of(plan: Plan, program: Program, application: str) -> Start:
-    """Return the conditions under which the training processes of a plan are forked."""
-    # A server that has imported Keras has fixed its backend, for all that it forks.
-    sets_backend = bool(program.backend_variables(plan.env))
-    # What each rank of a gang imports before its function is called.
-    imports = program.imports | ({"sparkdl.distribute.strategies"} if plan.is_gang else set())
-    preload = preloadable(imports, plan.framework, sets_backend)
-    return Start(
-        application=application,
-        framework=None if sets_backend else plan.framework,
-        preload=preload if plan.fork_server else (),
-        env=plan.env,
-        shared=plan.fork_server,
-    )
-
-
-@functools.cache
-def spare_collector() -> None:
-    """Exclude, at the first call, the imports of this Python worker from its garbage collections.
-
-    Spark's worker collects garbage after every task. With our imports a collection takes some
-    30 ms, for which the next task waits.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +206,7 @@ class PreflightTask:
     Attributes:
         run_id: the id of the run.
         run_path: the run directory, in which the executor must be able to write.
-        versions: the versions on the driver, see `check_executor`.
+        versions: the versions that the executor must have, see `versions_of`.
         imports: the modules that the program imports.
         framework: the framework of the program, if any.
         start: the conditions of the forks; the modules to preload are imported in the meantime.
@@ -212,13 +217,13 @@ class PreflightTask:
     run_id: str
     run_path: str
     versions: Mapping[str, str]
-    imports: frozenset[str]
+    imports: tuple[str, ...]
     framework: str | None
     start: Start
     count: int
     packages: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Yield one row of `REPORT_SCHEMA`: the problem, or null, and what the executor has."""
         ids = [i for batch in batches for i in batch.column(0).to_pylist()]
         paths = RunPaths(self.run_path)
@@ -252,9 +257,9 @@ def raise_for_problems(problems: Iterable[str | None]) -> None:
     Raises:
         PreflightError: if at least one executor cannot run the plan.
     """
-    reported = sorted({problem for problem in problems if problem})
-    if reported:
+    different = sorted({problem for problem in problems if problem})
+    if different:
         raise PreflightError(
-            f"{len(reported)} problem(s) on the executors, so no trial was started:\n- "
-            + "\n- ".join(reported)
+            f"{len(different)} problem(s) on the executors, so no trial was started:\n- "
+            + "\n- ".join(different)
         )

@@ -3,9 +3,8 @@
 import os
 import sys
 
-from sparkdl import config, storage
-
-__all__ = ["resolve_root"]
+from sparkdl import config
+from sparkdl.files import storage
 
 
 def resolve_root(root: str | os.PathLike[str] | None = None) -> str:

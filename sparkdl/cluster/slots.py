@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from sparkdl.cluster.plan import Plan
 from sparkdl.errors import SlotsError
 
-__all__ = ["Slots", "check_gang"]
-
 
 @dataclass(frozen=True)
 class Slots:

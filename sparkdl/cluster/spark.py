@@ -5,12 +5,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
-
-from pyspark.errors import PySparkRuntimeError
-from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.utils import is_remote
+from typing import TYPE_CHECKING, Any
 
 from sparkdl import config
 from sparkdl.cluster import worker_daemon
@@ -24,9 +19,14 @@ from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings, check_speculation
 from sparkdl.cluster.spark_slots import SlotCounter
 from sparkdl.errors import FunctionError, PreflightError
-from sparkdl.spark_python import use_driver_python
+from sparkdl.host.optional_packages import install_command
+from sparkdl.spark.capabilities import collect_stage, has_profiles
+from sparkdl.spark.connect import is_of_connect
+from sparkdl.spark.python import map_in_arrow, use_driver_python
+from sparkdl.spark.versions import check_packages, check_session, check_start
 
-__all__ = ["SparkCluster", "active_session"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 # Spark Connect takes messages of 128 MiB, in which the function is the largest part.
 MAX_CONNECT_BYTES = 127 << 20
@@ -51,10 +51,15 @@ class SparkCluster:
     Args:
         spark: the session; None takes the active session, or starts one as configured. On a
             laptop this is embedded Spark on all cores.
+
+    Raises:
+        ConfigError: if Spark, Java, Python, PySpark or Arrow has a version that is not supported.
     """
 
-    def __init__(self, spark: SparkSession | None = None) -> None:
+    def __init__(self, spark: "SparkSession | None" = None) -> None:
+        check_packages()
         self.spark = spark or active_session() or _new_session()
+        check_session(self.spark)
         self._profiles: dict[Resources, Any] = {}
         self._context = ClassicContext.of(self.spark)
         # Reading a value from Spark takes some milliseconds, and the values do not change.
@@ -126,12 +131,25 @@ class SparkCluster:
             FunctionError: if the program is larger than what Spark can send.
         """
         self._counter.check(plan)
+        self._check_profile(plan.resources)
         check_speculation(plan, self.conf)
         if program:
             self._check_size(program)
 
+    def _check_profile(self, resources: Resources) -> None:
+        needs_profile = self._settings.needs_profile(resources) and not self._settings.is_embedded
+        if needs_profile and not has_profiles(self.spark):
+            raise PreflightError(
+                f"{resources} were requested for each process, which differ from the tasks of "
+                f"this Spark (spark.task.cpus={self._settings.task_cpus}, "
+                f"spark.task.resource.gpu.amount={self._settings.task_gpus:g}). Spark Connect "
+                f"does so from Spark 4.0 on, and this is Spark {self.version}. Start its server "
+                "with these settings for all tasks, or use a newer Spark."
+            )
+
     def _check_size(self, program: Program) -> None:
-        limit, reason = MAX_CONNECT_BYTES, "Spark Connect takes messages of 128 MiB"
+        limit = MAX_CONNECT_BYTES
+        reason = "Spark Connect takes messages of 128 MiB"
         if self._context:
             heap = self._context.heap_bytes
             limit = heap // HEAP_SHARE
@@ -193,6 +211,8 @@ class SparkCluster:
         return not (self._settings.needs_profile(resources) and self._settings.is_embedded)
 
     def _profile(self, resources: Resources) -> Any:
+        from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
         settings = self._settings
         if not settings.needs_profile(resources) or settings.is_embedded:
             return None  # Embedded Spark has one profile only; `Concurrency` starts fewer trials.
@@ -219,7 +239,7 @@ class SparkCluster:
         description: str,
         tags: tuple[str, ...],
         barrier: bool = False,
-        rows: DataFrame | None = None,
+        rows: "DataFrame | None" = None,
     ) -> list[Any]:
         """Run a job, wait for its end and return the rows that its tasks yielded.
 
@@ -229,17 +249,20 @@ class SparkCluster:
             JobFailed: if the job was cancelled, lost its executor too often, or raised.
         """
         try:
-            with self._labelled(description, tags), self._broadcasts.packed(task) as packed:
+            with (
+                self._labelled(description, tags),
+                self._broadcasts.broadcast_task(task) as sent_task,
+            ):
                 numbers = self.spark.range(num_tasks, numPartitions=num_tasks)
                 profile = self._profile(resources)
 
-                def run(partitions: DataFrame) -> list[Any]:
-                    job = partitions.mapInArrow(packed, schema, barrier=barrier, profile=profile)
-                    collected: list[Any] = job.collect()
-                    return collected
+                def run(partitions: "DataFrame") -> list[Any]:
+                    return collect_stage(
+                        partitions, sent_task, schema, barrier=barrier, profile=profile
+                    )
 
                 # Spark starts no task for a DataFrame that it knows to be empty.
-                return run(rows or numbers) or run(numbers.mapInArrow(_no_rows, "id long"))
+                return run(rows or numbers) or run(map_in_arrow(numbers, _no_rows, "id long"))
         except Exception as exc:
             raise job_failed(exc, has_ended=self._has_ended()) from exc
 
@@ -305,7 +328,7 @@ def _no_rows(batches: Iterable[Any]) -> Iterator[Any]:
     yield from ()
 
 
-def active_session() -> SparkSession | None:
+def active_session() -> "SparkSession | None":
     """Return the session of this thread, else that of this process; None without a session.
 
     Spark itself knows a session only in the thread that has created it.
@@ -313,13 +336,17 @@ def active_session() -> SparkSession | None:
     Raises:
         PreflightError: if the session is one of Spark Connect, whose packages are not installed.
     """
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
     try:
         if active := SparkSession.getActiveSession():
             return active
     except ImportError as exc:  # `SPARK_REMOTE` is set.
         raise PreflightError(
             f"Spark Connect needs a package that is not installed: {exc}. Install the packages of "
-            "its clients with: pip install 'sparkdl[connect]'"
+            f"its clients with: {install_command('connect')}"
         ) from exc
     if is_classic_running():
         return SparkSession.builder.getOrCreate()
@@ -329,12 +356,43 @@ def active_session() -> SparkSession | None:
     return None
 
 
-def _new_session() -> SparkSession:
+def num_slots(waits: bool = False) -> int:
+    """Return the number of tasks that Spark can run at once.
+
+    Args:
+        waits: wait for the executors of a session that has just begun, see `wait_for_executors`.
+    """
+    cluster = SparkCluster()
+    if waits:
+        cluster.wait_for_executors(1)
+    return cluster.slots(Resources()).count
+
+
+def shares_environment(spark: "SparkSession | None") -> bool:
+    """Return True if executors run the Python of this process, and so have its packages.
+
+    Those of a cluster, or of a server of Spark Connect, have packages of their own.
+
+    Args:
+        spark: the session; None for the active one. Embedded Spark is started if there is none.
+    """
+    from pyspark.sql.utils import is_remote
+
+    if (session := spark or active_session()) is None:
+        return not is_remote()
+    return not is_of_connect(session) and str(session.conf.get("spark.master")).startswith("local")
+
+
+def _new_session() -> "SparkSession":
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
     # Executors of embedded Spark must run the Python of the driver, not the first one in PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Spark's progress bar of stages would be drawn over the progress display of the run.
     builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
     if not is_remote():
+        check_start()
         for key, value in worker_daemon.settings(conf_before_start()).items():
             builder = builder.config(key, value)
     return builder.appName("sparkdl").getOrCreate()

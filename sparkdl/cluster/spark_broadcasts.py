@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.pickler import Pickler
-
-__all__ = ["BroadcastTask", "SparkBroadcasts"]
+from sparkdl.host.pickler import Pickler
 
 # Below the size from which Spark writes a function to a file, with room for the rest of it.
 MAX_INLINE_BYTES = 512 << 10
@@ -93,7 +91,7 @@ class SparkBroadcasts:
         return release
 
     @contextlib.contextmanager
-    def packed(self, task: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    def broadcast_task(self, task: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         """Yield the task as Spark gets it; its own broadcast variable exists in the block only."""
         if self._context is None:
             yield task

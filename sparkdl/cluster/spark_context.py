@@ -8,21 +8,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyspark
-from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-from pyspark.sql import SparkSession
-
-__all__ = [
-    "ClassicContext",
-    "FailedTask",
-    "conf_before_start",
-    "failed_tasks",
-    "has_java_part",
-    "is_classic_running",
-    "raw_context",
-]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Spark stores the ends of tasks some moments later.
 STORED_MS = 10_000
@@ -57,7 +46,7 @@ class ClassicContext:
         self._context = context
 
     @staticmethod
-    def of(spark: SparkSession | None) -> "ClassicContext | None":
+    def of(spark: "SparkSession | None") -> "ClassicContext | None":
         """Return the context of a session; None for Spark Connect, and without a session."""
         context = raw_context(spark)
         return None if context is None else ClassicContext(context)
@@ -142,6 +131,8 @@ class ClassicContext:
     @cached_property
     def _one_core(self) -> Any:
         """A profile of tasks with one core and no GPU, which Spark must know before it counts."""
+        from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
         profile = ResourceProfileBuilder().require(TaskResourceRequests().cpus(1)).build
         java_profile = profile._java_resource_profile
         self._java.resourceProfileManager().addResourceProfile(java_profile)
@@ -155,9 +146,8 @@ class ClassicContext:
         """
         java_context = self._java
         java_context.listenerBus().waitUntilEmpty(STORED_MS)
-        tracker, store = java_context.statusTracker(), java_context.statusStore()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag)]
-        stages = sorted({stage for job in jobs for stage in job.get().stageIds()})
+        store = java_context.statusStore()
+        stages = sorted(self._stages(tag))
         lists = [store.taskList(stage, 0, MAX_TASKS) for stage in stages]
         tasks = [tasks.apply(number) for tasks in lists for number in range(tasks.size())]
         return [
@@ -165,6 +155,17 @@ class ClassicContext:
             for task in tasks
             if task.status() == "FAILED" and task.errorMessage().isDefined()
         ]
+
+    def _stages(self, tag: str) -> set[int]:
+        """Return the stages of the jobs with a tag."""
+        tracker = self._java.statusTracker()
+        if "getJobIdsForTag" in dir(tracker):  # Spark 4.0.
+            jobs = [tracker.getJobInfo(job).get() for job in tracker.getJobIdsForTag(tag)]
+            return {stage for job in jobs for stage in job.stageIds()}
+        jobs = self._java.statusStore().jobsList(None)
+        tagged = [job for job in map(jobs.apply, range(jobs.size())) if job.jobTags().contains(tag)]
+        ids = [job.stageIds() for job in tagged]
+        return {stages.apply(number) for stages in ids for number in range(stages.size())}
 
     # ---- jobs
 
@@ -194,7 +195,7 @@ class ClassicContext:
         self._context.cancelJobsWithTag(tag)
 
 
-def failed_tasks(spark: SparkSession | None, tag: str) -> list[FailedTask]:
+def failed_tasks(spark: "SparkSession | None", tag: str) -> list[FailedTask]:
     """Return the failed tasks of the jobs with a tag, also of jobs that have succeeded later.
 
     The error of a DataFrame's job does not name the executor on which the job's task has failed.
@@ -214,18 +215,22 @@ def failed_tasks(spark: SparkSession | None, tag: str) -> list[FailedTask]:
         return []
 
 
-def raw_context(spark: SparkSession | None) -> Any:
+def raw_context(spark: "SparkSession | None") -> Any:
     """Return the SparkContext of a session; None for Spark Connect, and without a session."""
     return getattr(spark, "_sc", None)
 
 
 def has_java_part() -> bool:
     """Return False if pyspark is the client of Spark Connect only."""
+    import pyspark
+
     return hasattr(pyspark, "SparkContext")
 
 
 def is_classic_running() -> bool:
     """Return True if this process has a SparkContext that has not been stopped."""
+    import pyspark
+
     classic = getattr(pyspark, "SparkContext", None)
     return classic is not None and classic._active_spark_context is not None
 
@@ -235,6 +240,8 @@ def conf_before_start() -> Callable[[str], str | None]:
 
     Spark's Java part, which reads them, is started for it, as the session would do next.
     """
+    import pyspark
+
     pyspark.SparkContext._ensure_initialized()
     conf = pyspark.SparkConf(_jvm=pyspark.SparkContext._jvm)
     return lambda key: conf.get(key, None)

@@ -1,20 +1,13 @@
-"""Runs on the driver (pure). Classify the errors with which Spark jobs end."""
+"""Runs on the driver (pure). Classify the errors with which Spark jobs end.
+
+Tasks raise some of these errors with the texts of this module, by which the driver knows them.
+"""
 
 import re
 import sys
 from enum import Enum
 
 from sparkdl.errors import PreflightError
-
-__all__ = [
-    "AVOIDED",
-    "NO_COPY",
-    "STORE_FAILED",
-    "JobEnd",
-    "JobFailed",
-    "is_spark_ended",
-    "job_failed",
-]
 
 # The beginning of the error of a task that could not use the run directory.
 STORE_FAILED = "the run directory cannot be used"
@@ -45,6 +38,12 @@ _SPARK_ENDED = re.compile(
     r"|Answer from Java side is empty|connecting to the Java server|while sending or receiving"
     r"|Application .{0,80}(was killed|has been killed|finished with)"
     r"|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|StatusCode\.UNAVAILABLE"
+)
+
+# Spark 3.5 closes the Python worker of a task that was cancelled some seconds ago, although the
+# task has given it back meanwhile, and the next task gets the closed one.
+_CLOSED_WORKER = re.compile(
+    r"Socket is closed\s+at \S+Socket\.getInputStream\b.*\s+at \S+\.BasePythonRunner\.compute\b"
 )
 
 
@@ -99,6 +98,8 @@ def job_failed(exc: BaseException, has_ended: bool = False) -> JobFailed:
         return JobFailed(JobEnd.LOST, match[0])
     if re.search(r"\bFetchFailed|FetchFailedException", text):
         return JobFailed(JobEnd.LOST, "an executor with a part of its rows was lost")
+    if _CLOSED_WORKER.search(text):
+        return JobFailed(JobEnd.LOST, "Spark had closed the Python worker of one of its tasks")
     return JobFailed(JobEnd.ERROR, _with_summary(text))
 
 
@@ -208,15 +209,20 @@ def _without_exception(line: str) -> str:
 
 
 def _with_summary(text: str) -> str:
-    """Return Spark's message, preceded by the line of the Python exception in it.
+    """Return Spark's message, preceded by the line of the exception that caused it.
 
     Example:
         >>> text = "Traceback (most recent call last):\\n  File ...\\nValueError: no"
         >>> _with_summary(text).split("\\n")[0]
         'ValueError: no'
+        >>> text = "An error occurred while calling o1.collect.\\n: a.B: ...\\nCaused by: a.C: no"
+        >>> _with_summary(text).split("\\n")[0]
+        'a.C: no'
     """
     trace = r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)"
-    raised = re.findall(
-        trace, text
-    )  # The last traceback of a chain is that of the exception that was raised.
+    # The last traceback of a chain is that of the exception that was raised.
+    raised = re.findall(trace, text)
+    if not raised and text.startswith("An error occurred while calling"):
+        # Py4j's own error, to which Spark 3.5 leaves many an exception of Java.
+        raised = re.findall(r"^(?:Caused by|): ([^\n]*)", text, re.MULTILINE)
     return f"{raised[-1]}\n{text}" if raised else text

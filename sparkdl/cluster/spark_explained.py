@@ -4,16 +4,16 @@ A plan is made without a job: a job would wait for a slot behind the running tri
 """
 
 import re
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from sparkdl.errors import SlotsError
-from sparkdl.os_processes import user_name
+from sparkdl.host.os_processes import user_name
 
-__all__ = ["default_parallelism", "user_of_connect"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def default_parallelism(spark: SparkSession) -> int:
+def default_parallelism(spark: "SparkSession") -> int:
     """Return the number of partitions into which Spark divides a range.
 
     Raises:
@@ -27,12 +27,12 @@ def default_parallelism(spark: SparkSession) -> int:
     )
 
 
-def user_of_connect(spark: SparkSession) -> str:
+def user_of_connect(spark: "SparkSession") -> str:
     """Return the name of the user for whom Spark runs queries, else of the user of this process."""
     match = re.search(r"(?m)^.*\[(\S+) AS current_user\(\)", _plan(spark, "SELECT current_user()"))
     return match[1] if match else user_name()
 
 
-def _plan(spark: SparkSession, query: str) -> str:
+def _plan(spark: "SparkSession", query: str) -> str:
     plan: str = spark.sql(f"EXPLAIN {query}").collect()[0][0]
     return plan

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.errors import PreflightError
 
-__all__ = ["SparkSettings", "check_speculation", "duration_s", "excludes_executors"]
-
 # The units of Spark's times, in seconds.
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 

@@ -5,8 +5,7 @@ No count runs a Spark job: a job would wait for a slot behind the running trials
 
 import math
 import time
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.slots import Slots
@@ -15,7 +14,8 @@ from sparkdl.cluster.spark_explained import default_parallelism
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.errors import SlotsError
 
-__all__ = ["SlotCounter"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Executors need some time to register, and some never register: the wait for executors ends after
 # REGISTER_S without any new slot, or after SETTLED_S once there are enough slots for one trial.
@@ -37,7 +37,7 @@ class SlotCounter:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: "SparkSession",
         settings: SparkSettings,
         context: ClassicContext | None = None,
     ) -> None:

@@ -8,33 +8,26 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from sparkdl import storage
 from sparkdl.cluster.arrow_row import arrow_row
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.process.training_process import StartTimeoutError
 from sparkdl.cluster.process.trial_folder import WRITE_S, last_reported
 from sparkdl.data.dataframe.sender import RowSender
-from sparkdl.polling import retry
-from sparkdl.runs.redact import mask_text
+from sparkdl.files import storage
+from sparkdl.files.layout import METRICS
+from sparkdl.files.polling import retry
 from sparkdl.runs.states import Failure
+from sparkdl.secrets.masks import mask_text
 
-__all__ = [
-    "failure_of_task",
-    "files_in",
-    "log_tail",
-    "with_files",
-    "with_note",
-    "with_reported",
-    "without_secrets",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What a failure shows of the log of a process.
-TAIL_LINES, TAIL_BYTES = 20, 1 << 16
+TAIL_LINES = 20
+TAIL_BYTES = 1 << 16
 
 
 def failure_of_task(exc: Exception) -> Outcome:
@@ -47,7 +40,8 @@ def failure_of_task(exc: Exception) -> Outcome:
         '2 GPUs were asked for'
     """
     if isinstance(exc, DevicesTakenError):
-        error, failure = f"{exc}\n", Failure.GPU
+        error = f"{exc}\n"
+        failure = Failure.GPU
     else:
         trace = "".join(traceback.format_exception(exc))
         error = f"{type(exc).__name__}: {exc} (on host {socket.gethostname()})\n\n{trace}"
@@ -60,10 +54,10 @@ def failure_of_task(exc: Exception) -> Outcome:
 
 def with_reported(outcome: Outcome, folder: Path) -> Outcome:
     """Return the outcome with the last value of each metric that the trial has reported."""
-    reported: dict[str, float] = {}
+    last_values: dict[str, float] = {}
     with contextlib.suppress(OSError):  # The process has sent what it reported itself.
-        reported = last_reported(storage.join(str(folder), "metrics.jsonl"))
-    return replace(outcome, reported={**reported, **outcome.reported})
+        last_values = last_reported(storage.join(str(folder), METRICS))
+    return replace(outcome, reported={**last_values, **outcome.reported})
 
 
 def with_files(outcome: Outcome, files: Mapping[str, str]) -> Outcome:
@@ -94,7 +88,7 @@ def with_feed_error(end: ProcessExit, feeder: RowSender | None) -> ProcessExit:
     return replace(end, outcome=Outcome(status=Status.FAILED, error=feeder.problem))
 
 
-def outcome_row(outcome: Outcome) -> pa.RecordBatch:
+def outcome_row(outcome: Outcome) -> "pa.RecordBatch":
     """Return an outcome as the one row that a task yields to Spark."""
     return arrow_row({"outcome": outcome.to_json()})
 

@@ -7,9 +7,7 @@ no change in this package: see `docs/architecture.md`.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.elastic_policy import ElasticPolicy
@@ -18,22 +16,14 @@ from sparkdl.cluster.gang.policies import BarrierPolicy, RankPolicy
 from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.trial_task import TrialTask
-from sparkdl.polling import Outages
-from sparkdl.rank_files import RankFiles
+from sparkdl.files.polling import Outages
+from sparkdl.files.rank_files import RankFiles
 
-__all__ = [
-    "ElasticTopology",
-    "GangTopology",
-    "Job",
-    "SingleTopology",
-    "SparkJob",
-    "Submit",
-    "Task",
-    "Topology",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Submit = Callable[..., list[Any]]
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 class Job(Protocol):

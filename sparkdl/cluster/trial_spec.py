@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["RunRef", "TrialSpec"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunRef:
@@ -37,7 +35,8 @@ class TrialSpec:
         number: the number of the trial in its run.
         params: the arguments of the training function.
         seed: the seed of the trial.
-        attempt: the number of earlier submissions; Spark's own attempts are added to it.
+        attempt: the number of attempts that the driver had seen before; as Spark may have made more
+            by itself, the number of this attempt is not less.
         metrics: the names of the metrics; `[None]` if the user named none.
         direction: `max` or `min`, for the first metric.
         keep_checkpoints: the checkpoints to keep, such as `best+last`.

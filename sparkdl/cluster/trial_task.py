@@ -12,12 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark import TaskContext
-
-from sparkdl import attempts, checkpoints, storage
+from sparkdl import checkpoints
 from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.environ import shared_gpu_variables, thread_counts, without_credentials
 from sparkdl.cluster.executor_name import this_executor
@@ -32,11 +29,14 @@ from sparkdl.cluster.outcome import (
     describe_exit,
 )
 from sparkdl.cluster.plan import Plan
-from sparkdl.cluster.preflight import check_executor, spare_collector
+from sparkdl.cluster.preflight import check_executor
+from sparkdl.cluster.process.server_connection import Start
 from sparkdl.cluster.process.shared_rows import SharedRows
-from sparkdl.cluster.process.training_process import Start, TrainingProcess
+from sparkdl.cluster.process.training_process import TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.program.packaging import Program
+from sparkdl.cluster.python_worker import spare_collector
+from sparkdl.cluster.repeated_process import is_repeated, without_preload
 from sparkdl.cluster.spark_errors import AVOIDED
 from sparkdl.cluster.task_outcome import (
     failure_of_task,
@@ -52,40 +52,28 @@ from sparkdl.cluster.task_outcome import (
 from sparkdl.cluster.trial_spec import RunRef, TrialSpec
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
-from sparkdl.jsonl import to_json
-from sparkdl.os_processes import user_name
-from sparkdl.polling import RETRY_S, retry
-from sparkdl.reporter import ASKS, ORDERS, TIMELINE, make_files
-from sparkdl.runs.layout import RunPaths, TrialPaths
-from sparkdl.runs.redact import mask_outputs, mask_params, mask_text, secrets_in
+from sparkdl.files import attempts, storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import (
+    LOG,
+    METRICS,
+    PER_ATTEMPT,
+    WORK,
+    RunPaths,
+    TrialPaths,
+    is_of_attempt,
+    work_of,
+)
+from sparkdl.files.polling import RETRY_S, retry
+from sparkdl.host.os_processes import user_name
 from sparkdl.runs.states import Failure
+from sparkdl.secrets.masks import mask_outputs, mask_params, mask_text, secrets_in
+from sparkdl.training.reporter import make_files
 
-__all__ = [
-    "OUTCOME_SCHEMA",
-    "PER_ATTEMPT",
-    "AvoidedExecutorError",
-    "TrialTask",
-    "outcome_row",
-    "with_feed_error",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 OUTCOME_SCHEMA = "outcome string"
-
-# The files that an attempt leaves in the trial's folder, beside its logs and metrics.
-PER_ATTEMPT = frozenset(
-    (
-        "error.txt",
-        "artifacts",
-        "tensorboard",
-        "ranks",
-        "results",
-        "data.jsonl",
-        "files.jsonl",
-        ASKS,
-        ORDERS,
-        TIMELINE,
-    )
-)
 
 
 class AvoidedExecutorError(RuntimeError):
@@ -116,7 +104,7 @@ class TrialTask:
     at_once: int = 1
     feed: Feed | None = None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Run the trial and yield its outcome as one row of `OUTCOME_SCHEMA`.
 
         Raises:
@@ -146,7 +134,7 @@ class TrialTask:
             where = f"executor {executor} on host {socket.gethostname()}"
             raise AvoidedExecutorError(f"{where} {AVOIDED}")
 
-    def _run(self, batches: Iterable[pa.RecordBatch], copy: SharedRows | None = None) -> Outcome:
+    def _run(self, batches: "Iterable[pa.RecordBatch]", copy: SharedRows | None = None) -> Outcome:
         attempt = self.trial.attempt
         if problem := self.check():
             return Outcome(status=Status.REFUSED, error=problem, attempt=attempt)
@@ -160,6 +148,8 @@ class TrialTask:
 
     def _claim(self) -> int:
         """Take the next attempt number, move away the files of a lost attempt, show the start."""
+        from pyspark import TaskContext
+
         context = TaskContext.get()
         task_id = context.taskAttemptId() if context else 0
         attempt = attempts.claim(
@@ -170,8 +160,10 @@ class TrialTask:
         return attempt
 
     def _run_attempt(
-        self, batches: Iterable[pa.RecordBatch], copy: SharedRows | None, attempt: int
+        self, batches: "Iterable[pa.RecordBatch]", copy: SharedRows | None, attempt: int
     ) -> Outcome:
+        from pyspark import TaskContext
+
         addresses = spark_gpus(TaskContext.get())
         files = local_folder(self.paths, attempt, at_once=self.at_once)
         with files as folder:
@@ -205,14 +197,23 @@ class TrialTask:
     ) -> Outcome:
         me = {"attempt": attempt, "checkpoint": self.initial_checkpoint(folder)}
         timeout_s, driver_watch = self.plan.trial_timeout_s, self.driver_watch()
-        with self.start_process(folder, "log.txt", gpus, me, feed_sockets(feeder)) as process:
-            end = process.wait(timeout_s, lambda: watch() or driver_watch(), self._start_timeout_s)
+        task, note = self, None
+        while True:
+            with task.start_process(folder, LOG, gpus, me, feed_sockets(feeder)) as process:
+                end = process.wait(
+                    timeout_s, lambda: watch() or driver_watch(), self._start_timeout_s
+                )
+            if not is_repeated(end, task.start, feeder, folder / METRICS):
+                break
+            start, note = without_preload(end, task.start, folder / LOG)
+            task = replace(self, start=start)
         if end.outcome is None and not end.unkillable:
             with contextlib.suppress(OSError):  # The process may have been committing.
-                checkpoints.sweep(self.paths.folder, attempt)
-        outcome = self.outcome_of(with_feed_error(end, feeder), folder, "log.txt")
+                checkpoints.sweep(self.paths.folder, attempt, has_ended=True)
+        outcome = self.outcome_of(with_feed_error(end, feeder), folder, LOG)
         is_lost = driver_watch.has_gone and end.outcome is None
-        return replace(outcome, failure=Failure.LOST) if is_lost else outcome
+        outcome = replace(outcome, failure=Failure.LOST) if is_lost else outcome
+        return with_note(outcome, note)
 
     def driver_watch(self) -> DriverWatch:
         """Return what tells when the driver has gone; Spark itself may end the task before."""
@@ -251,7 +252,7 @@ class TrialTask:
 
         def move() -> None:
             for name in storage.list_names(paths.folder):
-                if name.startswith(("log", "metrics", "work")) or name in names:
+                if is_of_attempt(name, names):
                     old = storage.join(paths.folder, name)
                     storage.rename(old, storage.join(paths.superseded(attempt - 1), name))
 
@@ -303,10 +304,11 @@ class TrialTask:
             runs_server: run TensorFlow's server in place of the user's function.
         """
         # Relative names of files in one process must not be those of another.
-        name = f"work-{me['role']}-{me['index']}" if self.plan.is_gang else "work"
+        name = work_of(me["role"], me["index"]) if self.plan.is_gang else WORK
         payload = {
             "function": None if runs_server else self.program.function,
             "modules": dict(self.program.modules),
+            "loaded": self.program.loaded,
             "path": [_absolute(entry) for entry in sys.path],
             "cwd": os.getcwd() if runs_server else str(folder / name),
             "environ": self._environ(gpus.environ),

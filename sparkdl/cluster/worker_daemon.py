@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 
-__all__ = ["SETTING", "preload", "settings"]
+from sparkdl._version import DISTRIBUTION
 
 SETTING = "spark.python.daemon.module"
 MODULE = "sparkdl.cluster.worker_daemon"
@@ -60,7 +60,7 @@ def settings(conf: Callable[[str], str | None]) -> dict[str, str]:
 def _is_installed() -> bool:
     """Return True if a new process of this Python can import sparkdl, whatever its folder is."""
     # Not in all of `sys.path`, to which a program can add folders that another process lacks.
-    return any(metadata.distributions(name="sparkdl", path=site.getsitepackages()))
+    return any(metadata.distributions(name=DISTRIBUTION, path=site.getsitepackages()))
 
 
 def preload() -> None:

@@ -1,11 +1,14 @@
 """Data for training functions, from Spark or from files. Runs in the training process.
 
+`local`, `read_tfrecord` and `write_tfrecord` run on the driver.
+
 The functions are imported when they are first used: a Spark task needs none of them, and importing
 the readers takes half a second.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sparkdl.host.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sparkdl.data.batch_map import Map
@@ -38,26 +41,22 @@ __all__ = [
     "write_tfrecord",
 ]
 
-_MODULES = {
-    "Map": "sparkdl.data.batch_map",
-    "Rows": "sparkdl.data.rows",
-    "csv": "sparkdl.data.readers.delimited",
-    "dataset": "sparkdl.data.dataframe.dataset",
-    "delta": "sparkdl.data.readers.delta",
-    "images": "sparkdl.data.readers.images",
-    "local": "sparkdl.data.local_rows",
-    "mix": "sparkdl.data.mixing",
-    "parquet": "sparkdl.data.readers.parquet",
-    "petastorm": "sparkdl.data.readers.petastorm.reader",
-    "read_tfrecord": "sparkdl.data.tfexample.dataframe_reader",
-    "tfrecord": "sparkdl.data.readers.tfrecord",
-    "write_tfrecord": "sparkdl.data.tfexample.dataframe_writer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(
-        f"module 'sparkdl.data' has no attribute {name!r}. Expected one of {', '.join(__all__)}."
-    )
+__getattr__ = lazy_names(
+    "sparkdl.data",
+    {
+        "sparkdl.data.batch_map": "Map",
+        "sparkdl.data.rows": "Rows",
+        "sparkdl.data.readers.delimited": "csv",
+        "sparkdl.data.dataframe.dataset": "dataset",
+        "sparkdl.data.readers.delta": "delta",
+        "sparkdl.data.readers.images": "images",
+        "sparkdl.data.local_rows": "local",
+        "sparkdl.data.mixing": "mix",
+        "sparkdl.data.readers.parquet": "parquet",
+        "sparkdl.data.readers.petastorm.reader": "petastorm",
+        "sparkdl.data.tfexample.dataframe_reader": "read_tfrecord",
+        "sparkdl.data.readers.tfrecord": "tfrecord",
+        "sparkdl.data.tfexample.dataframe_writer": "write_tfrecord",
+    },
+    __all__,
+)

@@ -31,8 +31,6 @@ from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.per_worker import refuse_in_graph
 from sparkdl.errors import ConfigError
 
-__all__ = ["Call", "Pieces", "agree", "agree_on_sizes"]
-
 # The content of the message: the pieces as JSON, in the form of each reader.
 Pieces = dict[str, Any]
 
@@ -71,12 +69,12 @@ class Call:
     def __str__(self) -> str:
         short = reprlib.Repr()
         short.maxlist, short.maxstring, short.maxother = 3, 100, 100
-        named = [
+        arguments = [
             f"{name}={short.repr(_plain(value))}"
             for name, value in self.arguments.items()
             if value is not None
         ]
-        text = f"{self.reader}({', '.join(named)})"
+        text = f"{self.reader}({', '.join(arguments)})"
         return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 4]}...)"
 
 
@@ -207,7 +205,7 @@ class _Message:
         Raises:
             RuntimeError: if the first rank has returned without a call of the reader.
         """
-        has_ended = checks_end and bool(self._files.ended([FIRST]))
+        has_ended = checks_end and bool(self._files.returned_ranks([FIRST]))
         message = self._read()
         if message and message["error"]:
             kind, text = message["error"]

@@ -6,8 +6,6 @@ from contextlib import closing
 from threading import Lock
 from typing import Generic, TypeVar
 
-__all__ = ["Ahead", "map_ahead"]
-
 _Key = TypeVar("_Key", bound=Hashable)
 _Result = TypeVar("_Result")
 
@@ -35,38 +33,38 @@ class Ahead(Generic[_Key, _Result]):
         discard: Callable[[_Result], object] = lambda _: None,
     ) -> None:
         self._function = function
-        self._rest = iter(keys)
+        self._keys = iter(keys)
         self._discard = discard
-        self._begun: dict[_Key, Future[_Result]] = {}
-        self._taken: set[_Key] = set()
+        self._futures: dict[_Key, Future[_Result]] = {}
+        self._taken_keys: set[_Key] = set()
         self._num_ahead = num_ahead
         self._lock = Lock()  # The lanes of a shuffled pass are read by several threads.
         self._pool = ThreadPoolExecutor(num_ahead, "sparkdl-ahead")
         self._begin()
 
     def _begin(self) -> None:
-        while len(self._begun) < self._num_ahead:
-            key = next(self._rest, None)
+        while len(self._futures) < self._num_ahead:
+            key = next(self._keys, None)
             if key is None:
                 return
-            if key not in self._taken and key not in self._begun:
-                self._begun[key] = self._pool.submit(self._function, key)
+            if key not in self._taken_keys and key not in self._futures:
+                self._futures[key] = self._pool.submit(self._function, key)
 
     def take(self, key: _Key) -> _Result:
         """Return the result for a key; wait for the call, or make it if it has not begun."""
         with self._lock:
-            self._taken.add(key)
-            future = self._begun.pop(key, None)
+            self._taken_keys.add(key)
+            future = self._futures.pop(key, None)
             self._begin()
         return self._function(key) if future is None else future.result()
 
     def close(self) -> None:
         """Leave out the calls that have not begun, and wait for the others."""
         self._pool.shutdown(cancel_futures=True)
-        for future in self._begun.values():
+        for future in self._futures.values():
             if not future.cancelled() and not future.exception():
                 self._discard(future.result())
-        self._begun.clear()
+        self._futures.clear()
 
 
 def map_ahead(

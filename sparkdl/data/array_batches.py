@@ -8,8 +8,6 @@ import numpy as np
 from sparkdl.data.nested import leaves, map_leaves
 from sparkdl.data.ragged import Ragged
 
-__all__ = ["joined", "rebatched"]
-
 
 def rebatched(blocks: Iterator[Any], batch_size: int, drop_remainder: bool) -> Iterator[Any]:
     """Yield batches of one size; a batch within one block is a view of the block.
@@ -28,19 +26,22 @@ def rebatched(blocks: Iterator[Any], batch_size: int, drop_remainder: bool) -> I
     num_held, block = 0, None
     for block in blocks:
         arrays = list(leaves(block))
-        begin, rows = 0, len(arrays[0])
+        begin = 0
+        rows = len(arrays[0])
         while num_held + rows - begin >= batch_size:
             end = begin + batch_size - num_held
-            yield joined(block, [*parts, [array[begin:end] for array in arrays]])
-            parts, num_held, begin = [], 0, end
+            yield concatenate(block, [*parts, [array[begin:end] for array in arrays]])
+            parts = []
+            num_held = 0
+            begin = end
         if begin < rows:
             parts.append([array[begin:] for array in arrays])
             num_held += rows - begin
     if parts and not drop_remainder:
-        yield joined(block, parts)
+        yield concatenate(block, parts)
 
 
-def joined(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
+def concatenate(structure: Any, parts: Sequence[Sequence[Any]]) -> Any:
     """Return the rows of all parts in a structure of arrays.
 
     Args:

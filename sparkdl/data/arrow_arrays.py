@@ -1,4 +1,4 @@
-"""Runs in the training process. Convert Arrow batches to NumPy arrays of features and labels.
+"""Runs anywhere. Convert Arrow batches to NumPy arrays of features and labels.
 
 Whole batches are converted at a time, never single rows. Three properties of Arrow are handled
 here, once for all readers: a slice keeps its offset, `flatten` leaves out null lists, and integers
@@ -19,8 +19,6 @@ from sparkdl.data.own_memory import new_array
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.schema import Column
 from sparkdl.errors import ConfigError
-
-__all__ = ["Arrays", "inner_shape", "stack_arrays", "stacked_spec", "to_array"]
 
 # Limit of the numbers of sparse vectors that are computed at once.
 _PART_BYTES = 8 << 20
@@ -163,15 +161,18 @@ def _decode_binary(
         filled[is_valid] = _decode_binary(values.drop_null(), column, shape)
         return filled
     _refuse_nulls(values, column)
-    width, rows = shape[0] * column.dtype.itemsize, len(values)
+    width = shape[0] * column.dtype.itemsize
+    rows = len(values)
     if types.is_fixed_size_binary(values.type):
         byte_width = values.type.byte_width
-        begin, lengths = values.offset * byte_width, np.full(rows, byte_width)
+        begin = values.offset * byte_width
+        lengths = np.full(rows, byte_width)
     else:
         is_large = types.is_large_binary(values.type)
         ends = np.frombuffer(values.buffers()[1], np.int64 if is_large else np.int32)
         ends = ends[values.offset : values.offset + rows + 1]
-        begin, lengths = int(ends[0]) if rows else 0, np.diff(ends)
+        begin = int(ends[0]) if rows else 0
+        lengths = np.diff(ends)
     if not (lengths == width).all():
         row = int(np.argmax(lengths != width))
         raise ValueError(

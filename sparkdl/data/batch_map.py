@@ -13,8 +13,6 @@ from sparkdl.data.ragged import Ragged
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count
 
-__all__ = ["Map", "Output"]
-
 MAX_THREADS = 8
 STRINGS = np.dtype(object)
 
@@ -71,19 +69,21 @@ class Map:
         """
         if value is None:
             return None
-        made = value if isinstance(value, cls) else cls(value)
-        if not callable(made.function):
+        batch_map = value if isinstance(value, cls) else cls(value)
+        if not callable(batch_map.function):
             raise ConfigError(
                 f"map is {value!r}; expected a function of a dict of arrays, or data.Map(function)."
             )
-        if isinstance(made.columns, str):
-            raise ConfigError(f"columns of data.Map is {made.columns!r}; expected a list of names.")
-        if made.columns is not None and not list(made.columns):
+        if isinstance(batch_map.columns, str):
+            raise ConfigError(
+                f"columns of data.Map is {batch_map.columns!r}; expected a list of names."
+            )
+        if batch_map.columns is not None and not list(batch_map.columns):
             raise ConfigError("columns of data.Map is empty; expected names, or None for all.")
-        if made.num_threads is not None:
-            check_count("num_threads", made.num_threads)
-        made.declared()
-        return made
+        if batch_map.num_threads is not None:
+            check_count("num_threads", batch_map.num_threads)
+        batch_map.declared()
+        return batch_map
 
     @property
     def name(self) -> str:
@@ -172,7 +172,8 @@ class Map:
             # NumPy's own type for bytes cuts off zeros at their end.
             array = np.asarray(value, object if is_list else None)
         except ValueError as exc:  # Lists of different lengths.
-            array, problem = np.empty(0), str(exc)
+            array = np.empty(0)
+            problem = str(exc)
         if array.dtype.kind in "US":
             array = array.astype(object)
         if problem is None and array.shape[:1] != (rows,):

@@ -26,6 +26,7 @@ from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Range, Share, share
 from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.errors import ConfigError, suggest
+from sparkdl.host.supported_versions import check_versions
 from sparkdl.options import check_count, with_keywords_of
 
 __all__ = [
@@ -107,17 +108,19 @@ class Batches:
         """Create from keyword arguments.
 
         Raises:
-            ConfigError: if a name or a value is invalid; the message names the right one.
+            ConfigError: if a name or a value is invalid, in which case the message names the right
+                one, or if pyarrow is too old.
 
         Example:
             >>> Batches.parse({"global_batch_size": 64}).per_worker(4)
             16
         """
-        known = [field.name for field in fields(cls)]
+        check_versions("pyarrow")  # Each reader begins here.
+        names = [field.name for field in fields(cls)]
         for name in arguments:
-            if name not in known:
+            if name not in names:
                 hint = " Pass batch_size_per_worker= or global_batch_size=."
-                hint = hint if name == "batch_size" else suggest(name, known)
+                hint = hint if name == "batch_size" else suggest(name, names)
                 raise ConfigError(f"unknown argument {name!r}.{hint}")
         batches = cls(**arguments)
         batches._check()
@@ -163,8 +166,8 @@ class Batches:
             True
         """
         names = [field.name for field in fields(self)]
-        kept = [name for name in names if not name.endswith(("_cols", "_col")) and name != "map"]
-        return {name: getattr(self, name) for name in kept}
+        args = [name for name in names if not name.endswith(("_cols", "_col")) and name != "map"]
+        return {name: getattr(self, name) for name in args}
 
     def select(self, columns: Sequence[str]) -> ColumnSelection:
         """Return the selection of the columns to read among those of a dataset.
@@ -177,9 +180,9 @@ class Batches:
         """
         batch_map = Map.parse(self.map)
         if batch_map is None:
-            selection = ColumnSelection.among(columns, *self._chosen)
+            selection = ColumnSelection.among(columns, *self._selection_args)
         else:
-            selection = stored_columns(batch_map, columns, *self._chosen)
+            selection = stored_columns(batch_map, columns, *self._selection_args)
         if self.bucket_by is not None and self.bucket_by not in selection.names:
             raise ConfigError(
                 f"bucket_by is {self.bucket_by!r}; expected one of the selected columns "
@@ -200,10 +203,10 @@ class Batches:
         batch_map = Map.parse(self.map)
         if batch_map is None:
             return None
-        return MappedColumns.learn(batch_map, columns, sample(), *self._chosen)
+        return MappedColumns.learn(batch_map, columns, sample(), *self._selection_args)
 
     @property
-    def _chosen(self) -> tuple[Any, Any, Any]:
+    def _selection_args(self) -> tuple[Any, Any, Any]:
         return self.feature_cols, self.label_cols, self.weight_col
 
     def per_worker(self, world_size: int) -> int:
@@ -269,11 +272,11 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
         return rows_of(source.name, blocks, batches, *counts, mapped, **more)
 
     def once() -> Rows:
-        own = whole_share(source.sizes, batches, me, repeats=False)
-        return rows_in(source.blocks(lambda: read.next(repeats=False), selection), own)
+        part = whole_share(source.sizes, batches, me, repeats=False)
+        return rows_in(source.blocks(lambda: read.next(repeats=False), selection), part)
 
-    known = read if has_state else None
-    return rows_in(blocks, whole, known=known, once=once if whole.padded else None)
+    resumable = read if has_state else None
+    return rows_in(blocks, whole, resumable=resumable, once=once if whole.padded else None)
 
 
 def _samples(source: Source, batches: Batches, batch_size: int) -> list[Pass]:
@@ -346,7 +349,7 @@ def rows_of(
     num_rows: int | None,
     numbers: PassNumbers,
     mapped: MappedColumns | None = None,
-    known: StatefulPasses | None = None,
+    resumable: StatefulPasses | None = None,
     once: Callable[[], Rows] | None = None,
 ) -> Rows:
     """Return blocks of any number of rows as batches.
@@ -360,7 +363,7 @@ def rows_of(
         num_rows: number of rows of one pass of this rank; None if it is not known yet.
         numbers: counts the passes of the blocks.
         mapped: the columns with those that `map` computes.
-        known: the passes, if reading can go on in the middle of one.
+        resumable: the passes, if reading can go on in the middle of one.
         once: returns the rows without repeated ones; None if none are repeated.
     """
     plan = Plan(
@@ -372,14 +375,14 @@ def rows_of(
         rows=num_rows,
         numbers=numbers,
         is_bucketed=batches.bucket_by is not None,
-        passes=known,
+        passes=resumable,
     )
     me = context.current()
 
     def entropy() -> list[int]:
         """Return the seed of the pass that has just begun."""
-        if known is not None:
-            return known.entropy(numbers.upcoming - 1)
+        if resumable is not None:
+            return resumable.entropy(numbers.upcoming - 1)
         return [me.data_seed, numbers.upcoming - 1, me.reading[0]]
 
     if batches.bucket_by is not None:

@@ -15,14 +15,6 @@ from sparkdl.data.own_memory import separately_owned
 from sparkdl.data.ragged import Ragged
 from sparkdl.errors import ConfigError
 
-__all__ = [
-    "ArrowBlocks",
-    "Blocks",
-    "EitherBlocks",
-    "TensorBlocks",
-    "to_tensor",
-]
-
 
 class Blocks(ABC):
     """Elements of features and labels, each of any number of rows; an iteration is one pass.

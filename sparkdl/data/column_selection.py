@@ -8,8 +8,6 @@ import numpy as np
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["ColumnSelection", "inexact_message", "stacked_dtype"]
-
 # A column's name; a list of names, stacked into one tensor; a tuple; or a dict with keys of the
 # user's choice.
 Choice = str | list[str] | tuple[Any, ...] | dict[str, Any]

@@ -15,8 +15,6 @@ from typing import Any
 from sparkdl.data.shard import Range, share, totals
 from sparkdl.errors import ConfigError
 
-__all__ = ["DataState", "Round", "rows_between"]
-
 
 @dataclass(frozen=True)
 class Round:
@@ -54,8 +52,8 @@ class DataState:
     def to_dict(self) -> dict[str, Any]:
         """Return the state in JSON form."""
         rounds = [
-            {name: value for name, value in asdict(made).items() if value != ""}
-            for made in self.rounds
+            {name: value for name, value in asdict(each_round).items() if value != ""}
+            for each_round in self.rounds
         ]
         return {**asdict(self), "rounds": rounds}
 
@@ -72,13 +70,17 @@ class DataState:
             True
         """
         try:
-            rounds = tuple(Round(**made) for made in state["rounds"])
-            found = cls(**{**state, "rounds": rounds})
-            numbers = [n for made in rounds for n in (made.ranks, made.batch_size, made.steps)]
+            rounds = tuple(Round(**each_round) for each_round in state["rounds"])
+            data_state = cls(**{**state, "rounds": rounds})
+            numbers = [
+                n
+                for each_round in rounds
+                for n in (each_round.ranks, each_round.batch_size, each_round.steps)
+            ]
             is_valid = (
                 all(isinstance(n, int) and n > 0 for n in numbers)
-                and all(isinstance(n, int) and n >= 0 for n in (found.epoch, found.seed))
-                and all(isinstance(made.start, str) for made in rounds)
+                and all(isinstance(n, int) and n >= 0 for n in (data_state.epoch, data_state.seed))
+                and all(isinstance(each_round.start, str) for each_round in rounds)
             )
         except (TypeError, KeyError):
             is_valid = False
@@ -86,27 +88,27 @@ class DataState:
             raise ConfigError(
                 f"the state of the data is {state!r}; expected what state_dict() has returned."
             )
-        return found
+        return data_state
 
-    def after(self, made: Round) -> "DataState":
+    def after(self, new: Round) -> "DataState":
         """Return the state after more steps in the same epoch.
 
         Args:
-            made: the steps.
+            new: the steps.
         """
-        if not made.steps:
+        if not new.steps:
             return self
-        rounds = (*self.rounds, made)
+        rounds = (*self.rounds, new)
         # The streams of the first ranks are equally long, so that each rank goes on with its own.
-        is_same = len(rounds) == 2 and replace(rounds[0], steps=0) == replace(made, steps=0)
-        if is_same and not made.start:
-            rounds = (replace(made, steps=rounds[0].steps + made.steps),)
+        is_same = len(rounds) == 2 and replace(rounds[0], steps=0) == replace(new, steps=0)
+        if is_same and not new.start:
+            rounds = (replace(new, steps=rounds[0].steps + new.steps),)
         return replace(self, rounds=rounds)
 
     @property
     def steps(self) -> int:
         """The number of steps made in the epoch."""
-        return sum(made.steps for made in self.rounds)
+        return sum(each_round.steps for each_round in self.rounds)
 
     def rows_left(self, rows: int, last_batch: str) -> list[Range]:
         """Return what no step has used, as ranges of the streams of the first ranks.
@@ -124,16 +126,17 @@ Range(piece=2, start=2, stop=3)]
         first = self.rounds[0]
         steps, padded, _ = totals(rows, first.ranks, first.batch_size, last_batch)
         each = (rows + padded) // first.ranks if last_batch == "pad" else steps * first.batch_size
-        left = [Range(rank, 0, each) for rank in range(first.ranks)]
-        for made in self.rounds:
-            total, used = _num_rows(left), made.steps * made.batch_size
-            bounds = [total * rank // made.ranks for rank in range(made.ranks + 1)]
-            left = [
+        ranges = [Range(rank, 0, each) for rank in range(first.ranks)]
+        for each_round in self.rounds:
+            total = _num_rows(ranges)
+            used = each_round.steps * each_round.batch_size
+            bounds = [total * rank // each_round.ranks for rank in range(each_round.ranks + 1)]
+            ranges = [
                 part
                 for begin, end in itertools.pairwise(bounds)
-                for part in rows_between(left, min(begin + used, end), end)
+                for part in rows_between(ranges, min(begin + used, end), end)
             ]
-        return left
+        return ranges
 
     def portion(
         self, rows: int, rank: int, ranks: int, batch_size: int, last_batch: str
@@ -147,10 +150,16 @@ Range(piece=2, start=2, stop=3)]
             batch_size: number of rows in a batch of each rank now.
             last_batch: `pad` or `drop`, see `shard`. A repeated row comes last.
         """
-        left = self.rows_left(rows, last_batch)
-        mine = share([part.stop - part.start for part in left], rank, ranks, batch_size, last_batch)
+        ranges = self.rows_left(rows, last_batch)
+        mine = share(
+            [part.stop - part.start for part in ranges], rank, ranks, batch_size, last_batch
+        )
         return [
-            Range(left[i.piece].piece, left[i.piece].start + i.start, left[i.piece].start + i.stop)
+            Range(
+                ranges[i.piece].piece,
+                ranges[i.piece].start + i.start,
+                ranges[i.piece].start + i.stop,
+            )
             for i in mine.ranges
         ], mine.steps
 
@@ -167,14 +176,14 @@ def rows_between(ranges: Sequence[Range], begin: int, end: int) -> list[Range]:
         >>> rows_between([Range(0, 5, 8), Range(1, 0, 4)], 2, 5)
         [Range(piece=0, start=7, stop=8), Range(piece=1, start=0, stop=2)]
     """
-    found, place = [], 0
+    result, place = [], 0
     for part in ranges:
         start = part.start + max(begin - place, 0)
         stop = min(part.start + end - place, part.stop)
         if start < stop:
-            found.append(Range(part.piece, start, stop))
+            result.append(Range(part.piece, start, stop))
         place += part.stop - part.start
-    return found
+    return result
 
 
 def _num_rows(ranges: Sequence[Range]) -> int:

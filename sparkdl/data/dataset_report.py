@@ -5,10 +5,7 @@ import logging
 from pathlib import Path
 
 from sparkdl import context
-
-__all__ = ["notes_of_datasets", "report_dataset"]
-
-FILE = "data.jsonl"
+from sparkdl.files.layout import DATA
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -59,7 +56,7 @@ def report_dataset(
     )
     if me.folder:
         line = json.dumps(record).encode() + b"\n"
-        with Path(me.folder, FILE).open("ab") as file:
+        with Path(me.folder, DATA).open("ab") as file:
             file.write(line)
 
 
@@ -70,7 +67,7 @@ def notes_of_datasets(folder: str) -> list[str]:
         folder: the folder of the trial.
     """
     try:
-        lines = Path(folder, FILE).read_bytes().splitlines()
+        lines = Path(folder, DATA).read_bytes().splitlines()
     except FileNotFoundError:
         return []
     records = {line: json.loads(line) for line in lines}

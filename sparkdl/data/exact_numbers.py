@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["cast_tensor", "first_inexact"]
-
 
 def first_inexact(values: "np.ndarray[Any, Any]", dtype: Any) -> Any:
     """Return the first number that a dtype cannot represent; None without one.

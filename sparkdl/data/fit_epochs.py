@@ -14,8 +14,6 @@ from sparkdl import context
 from sparkdl.data.rows import Rows
 from sparkdl.errors import ConfigError
 
-__all__ = ["FitEpochs", "progress_in", "write_progress"]
-
 FILE = "epoch.json"
 
 
@@ -104,7 +102,8 @@ class FitEpochs:
         self._rows.load_state_dict(self._state)
         # It is the next one if too few rows are left for a step of all ranks.
         self._first = self._passes.numbers.upcoming
-        warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning, "keras")
+        text = "Your input ran out of data"  # Up to Keras 3.6 the warning names contextlib.
+        warnings.filterwarnings("ignore", text, UserWarning, "keras|contextlib")
         return self._first
 
     def begin(self, epoch: int) -> int:

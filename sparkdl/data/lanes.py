@@ -22,8 +22,6 @@ import numpy as np
 
 from sparkdl.data.shard import Range
 
-__all__ = ["MAX_LANES", "WINDOW_ROWS", "EpochOrder", "Lane", "Pass"]
-
 # If each of n classes has pieces of its own, rows of 128 random pieces have all but (n - 1) / 256
 # nats of the entropy of a random sample. A power of two divides most batches equally.
 MAX_LANES = 128
@@ -45,13 +43,13 @@ class Lane:
     Attributes:
         ranges: the rows to read, in this order.
         seed: seed for shuffling the rows; None keeps their order.
-        skipped: number of rows before them that are left out, whole chunks.
+        num_skipped: number of rows before them that are left out, whole chunks.
         head: number of the rows left out that are in the first range.
     """
 
     ranges: tuple[Range, ...]
     seed: int | None = None
-    skipped: int = 0
+    num_skipped: int = 0
     head: int = 0
 
     @property
@@ -92,7 +90,7 @@ class Lane:
         while ranges and head >= (length := ranges[0].stop - ranges[0].start):
             head -= length
             ranges.pop(0)
-        return replace(self, ranges=tuple(ranges), skipped=self.skipped + rows, head=head)
+        return replace(self, ranges=tuple(ranges), num_skipped=self.num_skipped + rows, head=head)
 
 
 @dataclass(frozen=True)
@@ -207,14 +205,14 @@ Range(piece=1, start=0, stop=1)]
         Example:
             >>> lane = Lane((Range(0, 0, 10),), seed=1)
             >>> Pass((lane,), chunk_rows=4, start=9).without_windows()  # doctest: +ELLIPSIS
-            Pass(lanes=(Lane(ranges=(Range(piece=0, start=0, stop=10),), seed=1, skipped=8, \
+            Pass(lanes=(Lane(ranges=(Range(piece=0, start=0, stop=10),), seed=1, num_skipped=8, \
 head=8),), chunk_rows=4, chunk_bytes=..., start=1, stop=None, following=None)
         """
         windows = self._windows_before(self.start)
         if windows < 1:
             return self
-        skipped, rows = windows * self.chunk_rows, self._rows_of(windows)
-        lanes = [lane.after(skipped) for lane in self.lanes if lane.num_rows > skipped]
+        num_skipped, rows = windows * self.chunk_rows, self._rows_of(windows)
+        lanes = [lane.after(num_skipped) for lane in self.lanes if lane.num_rows > num_skipped]
         return replace(
             self,
             lanes=tuple(lanes),
@@ -266,7 +264,9 @@ class EpochOrder:
         """
         inner = [cut for cut in self.cuts[1:-1] if cut > begin]
         number = len(self.cuts) - 2 - len(inner)
-        lanes, lane, place = [], [], begin
+        lanes = []
+        lane = []
+        place = begin
         for part in ranges:
             start = part.start
             while inner and place + part.stop - start > inner[0]:

@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["WINDOW_BATCHES", "by_length"]
-
 # Number of batches whose rows are sorted together. The more, the less is padded, and the less
 # random are the batches.
 WINDOW_BATCHES = 64
@@ -38,19 +36,19 @@ def by_length(
     """
     random = None if seed is None else np.random.default_rng(seed)
     size = window_batches * batch_size
-    held: list[pa.RecordBatch] = []
+    window: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         while rows + batch.num_rows >= size:
             head = batch.slice(0, size - rows)
-            yield from _sorted([*held, head], column, batch_size, random)
+            yield from _sorted([*window, head], column, batch_size, random)
             batch = batch.slice(size - rows)
-            held, rows = [], 0
+            window, rows = [], 0
         if batch.num_rows:
-            held.append(batch)
+            window.append(batch)
             rows += batch.num_rows
-    if held:
-        yield from _sorted(held, column, batch_size, random)
+    if window:
+        yield from _sorted(window, column, batch_size, random)
 
 
 def _sorted(

@@ -1,5 +1,6 @@
 """Runs in the training process. Iterate over a rank's batches in NumPy, PyTorch or JAX."""
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,7 @@ from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.errors import ConfigError
-
-__all__ = ["JaxLoader", "Loader", "NumpyLoader", "Plan", "TorchLoader"]
+from sparkdl.host.optional_packages import require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,8 @@ class Loader(ABC):
         self.batch_size = plan.batch_size
         self._blocks = blocks
         self._plan = plan
-        self._epoch, self._num_taken = plan.numbers.upcoming, 0
+        self._epoch = plan.numbers.upcoming
+        self._num_taken = 0
 
     def __len__(self) -> int:
         """Return the number of batches in the next iteration.
@@ -117,7 +118,8 @@ class Loader(ABC):
         """Yield features, or `(features, labels)`, in the structure of `feature_cols`."""
         plan = self._plan
         plan.numbers.begin(plan.epochs)
-        self._epoch, self._num_taken = plan.numbers.upcoming, 0
+        self._epoch = plan.numbers.upcoming
+        self._num_taken = 0
         is_known = plan.passes and plan.passes.is_known
         max_steps = plan.next_steps if is_known else plan.max_steps
         for _ in range(plan.epochs):
@@ -140,7 +142,8 @@ class Loader(ABC):
             self._plan.passes.begin_at(epoch)
         else:
             self._plan.numbers.upcoming = epoch * self._plan.epochs
-        self._epoch, self._num_taken = epoch, 0
+        self._epoch = epoch
+        self._num_taken = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the epoch: the batches that the loop has taken count as used.
@@ -177,7 +180,8 @@ class Loader(ABC):
             state: the result of `state_dict`.
         """
         self._plan.known_passes().go_on(DataState.from_dict(state))
-        self._epoch, self._num_taken = self._plan.numbers.upcoming, 0
+        self._epoch = self._plan.numbers.upcoming
+        self._num_taken = 0
 
     @abstractmethod
     def _convert(self, array: Any) -> Any:
@@ -197,7 +201,7 @@ class NumpyLoader(Loader):
 
 
 class TorchLoader(Loader):
-    """Batches of tensors of PyTorch.
+    """Batches of tensors of PyTorch; what `torch_loader` returns is an `IterableDataset`, too.
 
     Args:
         blocks, plan: see `Loader`.
@@ -210,6 +214,41 @@ class TorchLoader(Loader):
         super().__init__(blocks, plan)
         self._torch: Any = torch
         self._is_pinned = pin_memory and torch.cuda.is_available()
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch, as PyTorch's loaders with a state do.
+
+        Lightning counts the batches before a restart itself.
+
+        Raises:
+            TypeError: if the number is unknown, see `Loader.__len__`.
+        """
+        steps = self._plan.steps_per_pass
+        return super().__len__() if steps is None else self._plan.epochs * steps
+
+    def dataloader(self) -> Any:
+        """Return the batches as a `torch.utils.data.DataLoader`, for tools that want one.
+
+        Its `set_epoch` chooses the order, and `state_dict` and `load_state_dict` the place, of
+        these batches.
+
+        Example:
+            >>> trainer.get_train_dataloader = rows.as_torch().dataloader  # doctest: +SKIP
+        """
+        return _dataloader_class()(self, batch_size=None)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches, see `Loader.__iter__`.
+
+        Raises:
+            ConfigError: in a worker process of a `DataLoader`, each of which would read all rows.
+        """
+        if self._torch.utils.data.get_worker_info() is not None:
+            raise ConfigError(
+                "a DataLoader with num_workers reads these rows, each worker all of them. Pass "
+                "num_workers=0: threads read ahead already."
+            )
+        return super().__iter__()
 
     def _convert(self, array: Any) -> Any:
         if isinstance(array, Ragged):
@@ -229,10 +268,41 @@ class TorchLoader(Loader):
         return self._torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
+@functools.cache
+def _dataloader_class() -> Any:
+    """Return the class of what `TorchLoader.dataloader` returns."""
+    from torch.utils.data import DataLoader
+
+    def forward(name: str) -> Any:
+        return lambda self, *arguments: getattr(self.dataset, name)(*arguments)
+
+    methods = ("set_epoch", "state_dict", "load_state_dict")
+    return type("DataLoader", (DataLoader,), {name: forward(name) for name in methods})
+
+
+@functools.cache
+def _torch_class() -> type[TorchLoader]:
+    """Return the loader as a class of PyTorch, which is imported only now."""
+    from torch.utils.data import IterableDataset
+
+    return type(TorchLoader.__name__, (TorchLoader, IterableDataset), {})
+
+
+def torch_loader(blocks: Blocks, plan: Plan, pin_memory: bool) -> TorchLoader:
+    """Return the batches as a `torch.utils.data.IterableDataset`, see `TorchLoader`.
+
+    Raises:
+        MissingPackageError: if PyTorch is not installed.
+    """
+    require("torch", "as_torch()")
+    return _torch_class()(blocks, plan, pin_memory)
+
+
 class JaxLoader(Loader):
     """Batches of arrays of JAX on its default device."""
 
     def __init__(self, blocks: Blocks, plan: Plan) -> None:
+        require("jax", "as_jax()")
         import jax
 
         super().__init__(blocks, plan)

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from sparkdl import context
-from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.dataset import received_datasets
 from sparkdl.data.dataframe.inputs import DataFrameInputs, session_of
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.errors import ConfigError
-
-__all__ = ["local"]
+from sparkdl.spark.capabilities import to_arrow
+from sparkdl.spark.versions import check_session
 
 
 @contextlib.contextmanager
@@ -27,8 +27,8 @@ def local(data: Any) -> Iterator[None]:
         data: a DataFrame, or several by name, as in the `data=` of `experiment.allreduce`.
 
     Raises:
-        ConfigError: if `data` has no DataFrame or has columns that cannot become tensors, or if
-            the process is already part of a run.
+        ConfigError: if `data` has no DataFrame or has columns that cannot become tensors, if the
+            process is already part of a run, or if a version is not supported.
 
     Example:
         >>> from pyspark.sql import SparkSession
@@ -47,6 +47,7 @@ def local(data: Any) -> Iterator[None]:
             "data.local is for a training function that is called outside a run, with DataFrames; "
             f"got {type(data).__name__}{' inside a run' if me.feed is not None else ''}."
         )
+    check_session(session)
     inputs = DataFrameInputs.of(data, session, 1)
     previous = os.environ.get(context.VARIABLE)
     with RowSender(inputs.feed((0,)), _batches(inputs)) as sender:
@@ -54,7 +55,7 @@ def local(data: Any) -> Iterator[None]:
         try:
             yield
         finally:
-            received.cache_clear()
+            received_datasets.cache_clear()
             os.environ.pop(context.VARIABLE)
             if previous is not None:
                 os.environ[context.VARIABLE] = previous
@@ -64,7 +65,7 @@ def _batches(inputs: DataFrameInputs) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all DataFrames in the form in which a Spark task receives them."""
     structs = {name: pa.struct(list(schema)) for name, schema in inputs.schemas.items()}
     for name, frame in inputs.frames.items():
-        for batch in frame.toArrow().to_batches():
+        for batch in to_arrow(frame).to_batches():
             if len(structs) == 1:
                 yield batch
                 continue

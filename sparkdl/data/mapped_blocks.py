@@ -19,8 +19,6 @@ from sparkdl.data.nested import map_leaves
 from sparkdl.data.own_memory import copied, separately_owned
 from sparkdl.errors import ConfigError
 
-__all__ = ["MappedBlocks", "MappedColumns", "stored_columns"]
-
 
 def stored_columns(
     batch_map: Map, columns: Sequence[str], features: Any, labels: Any, weights: Any
@@ -32,8 +30,8 @@ def stored_columns(
         columns: names of the columns of the data.
         features, labels, weights: see `ColumnSelection`; some may name what the function returns.
     """
-    chosen = ColumnSelection(features, labels, weights).names
-    others = columns if features is None else [name for name in chosen if name in columns]
+    selected_columns = ColumnSelection(features, labels, weights).names
+    others = columns if features is None else [name for name in selected_columns if name in columns]
     names = dict.fromkeys([*batch_map.inputs(columns), *others])
     return ColumnSelection({name: name for name in names})
 
@@ -56,7 +54,7 @@ class MappedColumns:
 
     @classmethod
     def learn(
-        cls, batch_map: Map, columns: Sequence[str], sample: Any, *chosen: Any
+        cls, batch_map: Map, columns: Sequence[str], sample: Any, *selected_columns: Any
     ) -> "MappedColumns":
         """Create from the columns that the function returns for a sample.
 
@@ -64,7 +62,7 @@ class MappedColumns:
             batch_map: the user's function.
             columns: names of the columns of the data.
             sample: the columns of a batch by name; None if there are no rows.
-            *chosen: features, labels and weights, see `ColumnSelection`.
+            *selected_columns: features, labels and weights, see `ColumnSelection`.
 
         Raises:
             ConfigError: if there are no rows and no declared outputs, the function returns others
@@ -76,14 +74,19 @@ class MappedColumns:
                 f"there are no rows to learn from which columns {batch_map.name} returns. Declare "
                 "them: map=data.Map(function, outputs={'x': 'float32'})."
             )
-        outputs, returned = declared or {}, {}
+        outputs = declared or {}
+        returned = {}
         if sample is not None:
             random = np.random.default_rng(0)
             returned = batch_map({name: sample[name] for name in inputs}, random)
-            found = {name: Output.of(each) for name, each in returned.items()}
-            outputs = found if declared is None else _compared(batch_map, declared, found)
+            returned_forms = {name: Output.of(each) for name, each in returned.items()}
+            outputs = (
+                returned_forms
+                if declared is None
+                else _declared_forms(batch_map, declared, returned_forms)
+            )
         names = dict.fromkeys([*columns, *outputs])
-        selection = ColumnSelection.among(list(names), *chosen)
+        selection = ColumnSelection.among(list(names), *selected_columns)
         if sample is not None:  # An error here is plain; TensorFlow would wrap it.
             selection.pick({**sample, **returned}, stack_arrays)
         return cls(batch_map, inputs, outputs, selection)
@@ -114,31 +117,31 @@ def _own_copy(array: Any) -> Any:
     return copied(array) if isinstance(array, np.ndarray) else array
 
 
-def _compared(
-    batch_map: Map, declared: Mapping[str, Output], found: Mapping[str, Output]
+def _declared_forms(
+    batch_map: Map, declared: Mapping[str, Output], returned: Mapping[str, Output]
 ) -> dict[str, Output]:
     """Return the declared forms; only the columns themselves say which are ragged."""
     try:
-        known = {
-            name: Output(each.dtype, each.shape, name in found and found[name].is_ragged)
+        forms = {
+            name: Output(each.dtype, each.shape, name in returned and returned[name].is_ragged)
             for name, each in declared.items()
         }
-        _check_forms(batch_map, known, found)
+        _check_forms(batch_map, forms, returned)
     except ValueError as exc:
         raise ConfigError(str(exc)) from None
-    return known
+    return forms
 
 
 def _check_forms(
-    batch_map: Map, expected: Mapping[str, Output], found: Mapping[str, Output]
+    batch_map: Map, expected: Mapping[str, Output], returned: Mapping[str, Output]
 ) -> None:
-    if found.keys() != expected.keys():
+    if returned.keys() != expected.keys():
         raise ValueError(
-            f"the function {batch_map.name} of map= returned the columns {_listed(found)}; "
-            f"expected {_listed(expected)}, as declared or as in the first batch."
+            f"the function {batch_map.name} of map= returned the columns {_comma_list(returned)}; "
+            f"expected {_comma_list(expected)}, as declared or as in the first batch."
         )
     for name, form in expected.items():
-        its = found[name]
+        its = returned[name]
         if its.is_ragged != form.is_ragged or not form.includes(its):
             kind = "ragged " if its.is_ragged else ""
             raise ValueError(
@@ -150,7 +153,7 @@ def _check_forms(
             )
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _comma_list(names: Mapping[str, Any]) -> str:
     return ", ".join(names) or "none"
 
 
@@ -167,18 +170,18 @@ class MappedBlocks(Blocks):
 
     def __init__(
         self,
-        stored: Blocks,
+        blocks: Blocks,
         columns: MappedColumns,
         batch_size: int,
         drop_remainder: bool,
         seed: Callable[[], Sequence[int]],
     ) -> None:
-        self._stored = stored
+        self._blocks = blocks
         self._columns = columns
         self._batch_size = batch_size
         self._drop_remainder = drop_remainder
         self._seed = seed
-        padding = {**(stored.padding or {}), **dict.fromkeys(columns.outputs)}
+        padding = {**(blocks.padding or {}), **dict.fromkeys(columns.outputs)}
         by_name = {name: padding.get(name) for name in columns.selection.names}
         self.padding = columns.selection.pick(by_name, lambda *_: None)
 
@@ -188,7 +191,7 @@ class MappedBlocks(Blocks):
         pool = ThreadPoolExecutor(num_threads, "sparkdl-map")
         pending: deque[Future[Any]] = deque()
         try:
-            with closing(self._stored.arrays()) as blocks:  # type: ignore[type-var]
+            with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, self._batch_size, self._drop_remainder)
                 seed: Sequence[int] = ()
                 for number, batch in zip(count(1), batches):  # A last 0 would change no seed.
@@ -210,6 +213,6 @@ class MappedBlocks(Blocks):
                 yield map_leaves(to_tensor, batch)
 
         outputs = {name: output.spec() for name, output in self._columns.outputs.items()}
-        specs = {**self._stored.tensors().element_spec, **outputs}
+        specs = {**self._blocks.tensors().element_spec, **outputs}
         signature = self._columns.selection.pick(specs, stacked_spec)
         return tf.data.Dataset.from_generator(elements, output_signature=signature)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl import context
-from sparkdl.data.array_batches import joined, rebatched
+from sparkdl.data.array_batches import concatenate, rebatched
 from sparkdl.data.blocks import Blocks, to_tensor
 from sparkdl.data.loaders import Plan
 from sparkdl.data.nested import leaves, map_leaves
@@ -18,8 +18,6 @@ from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.rows import Rows
 from sparkdl.errors import ConfigError
-
-__all__ = ["mix"]
 
 STOPS = ("shortest", "longest")
 
@@ -204,7 +202,7 @@ class _MixedBlocks(Blocks):
         forms: list[Any] = []
         for batches in itertools.islice(zip(*streams, strict=True), self._steps):
             forms = forms or self._checked_forms(batches)
-            yield joined(batches[0], [list(leaves(batch)) for batch in batches])
+            yield concatenate(batches[0], [list(leaves(batch)) for batch in batches])
 
     def _checked_forms(self, batches: Sequence[Any]) -> list[Any]:
         """Return dtype and shape of the arrays of each dataset, which must be the same."""

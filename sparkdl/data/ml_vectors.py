@@ -14,8 +14,6 @@ from pyarrow import types
 
 from sparkdl.data.exact_numbers import first_inexact
 
-__all__ = ["TOO_LARGE", "is_vector", "to_lists", "too_large_message"]
-
 _FIELDS = ("type", "size", "indices", "values")
 _SPARSE = 0
 # The smallest number that float32 rounds to infinity.
@@ -93,5 +91,5 @@ def too_large_message(name: str, value: Any) -> str:
 
 
 def _numbers(array: pa.Array, of_null: int = 0) -> "np.ndarray[Any, Any]":
-    found: np.ndarray[Any, Any] = array.fill_null(of_null).to_numpy(zero_copy_only=False)
-    return found.astype(np.int64)
+    numbers: np.ndarray[Any, Any] = array.fill_null(of_null).to_numpy(zero_copy_only=False)
+    return numbers.astype(np.int64)

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["leaves", "map_leaves", "map_together"]
-
 
 def leaves(element: Any) -> Iterator[Any]:
     """Yield the arrays of an element, in the order of their tuples and dicts.

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from sparkdl.data.ragged import Ragged
 
-__all__ = ["copied", "new_array", "owned", "separately_owned"]
-
 # TensorFlow uses memory with this alignment without a further copy. Arrow's pool aligns so.
 _ALIGNMENT_BYTES = 64
 
@@ -74,16 +72,16 @@ def separately_owned(is_fresh: bool = False) -> Callable[[Any], Any]:
     Args:
         is_fresh: see `owned`.
     """
-    seen: set[int] = set()
+    addresses: set[int] = set()
 
     def in_own_memory(array: Any) -> Any:
         if isinstance(array, Ragged):
             return dataclasses.replace(array, values=in_own_memory(array.values))
         mine = owned(array, is_fresh)
         address = mine.ctypes.data
-        if address in seen:
+        if address in addresses:
             return mine.copy()
-        seen.add(address)
+        addresses.add(address)
         return mine
 
     return in_own_memory

@@ -2,10 +2,8 @@
 
 import random
 
-from sparkdl import storage
-from sparkdl.polling import poll_s
-
-__all__ = ["Pace"]
+from sparkdl.files import storage
+from sparkdl.files.polling import poll_s
 
 LOCAL_POLL_S = 0.1
 MAX_POLL_S = 20.0

@@ -2,8 +2,6 @@
 
 import threading
 
-__all__ = ["PassNumbers"]
-
 
 class PassNumbers:
     """The numbers of the passes over a dataset: 0, 1, 2, and so on.

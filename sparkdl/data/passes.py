@@ -12,8 +12,6 @@ from sparkdl.data.lanes import CHUNK_SECTIONS, MAX_LANES, EpochOrder, Pass
 from sparkdl.data.shard import Range, Share, share, totals
 from sparkdl.data.stateful_passes import StatefulPasses
 
-__all__ = ["Passes"]
-
 
 class Passes(StatefulPasses):
     """The passes of one rank, one after the other.
@@ -54,7 +52,7 @@ class Passes(StatefulPasses):
         """
         number = self.numbers.take()
         if (state := self._resumed_at(number)) is not None:
-            return self._rest(state)
+            return self._pass_left(state)
         return self._whole(number, self._rank, self._ranks, self._batch_size, repeats)
 
     def _whole(
@@ -79,7 +77,7 @@ class Passes(StatefulPasses):
         begin = sum(self._sizes) * rank // ranks
         return order.shuffled_pass(ranges, begin, [self._seed, number])
 
-    def _rest(self, state: DataState) -> Pass:
+    def _pass_left(self, state: DataState) -> Pass:
         """Return this rank's part of what the steps of a pass have left."""
         first = state.rounds[0]
         parts, _ = self._portion(state)

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from sparkdl import storage
 from sparkdl.context import Context
 from sparkdl.data.pace import Pace
-from sparkdl.polling import retry
-from sparkdl.rank_files import RankFiles
-
-__all__ = ["FIRST", "PeerFiles"]
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.polling import retry
+from sparkdl.files.rank_files import RankFiles
 
 # The rank that lists files and sums up counts for all ranks.
 FIRST = 0
@@ -36,7 +35,7 @@ class PeerFiles:
     """
 
     def __init__(self, me: Context) -> None:
-        self._files = RankFiles(storage.join(me.url or me.folder or ".", "ranks", me.attempt))
+        self._files = RankFiles(TrialPaths(me.url or me.folder or ".").ranks(me.attempt))
         self._num_readers = me.num_readers
 
     @property
@@ -50,8 +49,8 @@ class PeerFiles:
 
     def read(self, ranks: Iterable[int], topic: str) -> dict[int, bytes]:
         """Return the messages of several ranks, those that exist, by one request for each rank."""
-        wanted = list(ranks)
-        return _persist(lambda: self._files.read_all(wanted, topic))
+        rank_list = list(ranks)
+        return _persist(lambda: self._files.read_all(rank_list, topic))
 
     def wait_for(
         self,
@@ -74,17 +73,17 @@ class PeerFiles:
             RuntimeError: if a rank returned without posting its message.
             TimeoutError: if a rank has not posted its message in time.
         """
-        found: dict[int, bytes] = {}
+        messages: dict[int, bytes] = {}
         begun_s = reminded_s = time.monotonic()
         missing = set(ranks)
         pace = Pace(self.url, self._num_readers)
         for look in itertools.count(rank):  # Not all ranks look for the end at once.
-            ended = self.ended(missing) if look % LOOKS_PER_CHECK == 0 else []
-            found |= self.read(sorted(missing), topic)
-            missing -= set(found)
+            returned_ranks = self.returned_ranks(missing) if look % LOOKS_PER_CHECK == 0 else []
+            messages |= self.read(sorted(missing), topic)
+            missing -= set(messages)
             if not missing:
                 break
-            if lost := sorted(missing.intersection(ended)):
+            if lost := sorted(missing.intersection(returned_ranks)):
                 raise RuntimeError(
                     f"rank {rank} waits for rank {lost[0]} {purpose}, which has returned. Every "
                     "rank must make the same calls, and take the same number of batches."
@@ -98,12 +97,12 @@ class PeerFiles:
                 reminded_s = time.monotonic()
                 _logger.warning("rank %d waits for ranks %s %s", rank, sorted(missing), purpose)
             time.sleep(pace.next_s())
-        return found
+        return messages
 
-    def ended(self, ranks: Iterable[int]) -> list[int]:
+    def returned_ranks(self, ranks: Iterable[int]) -> list[int]:
         """Return those of some ranks that have returned, by one request."""
-        done = _persist(lambda: self._files.look().ranks("done"))
-        return sorted(done.intersection(ranks))
+        returned = _persist(lambda: self._files.look().ranks("done"))
+        return sorted(returned.intersection(ranks))
 
     def remove(self, rank: int, topic: str) -> None:
         """Remove a message that was read."""

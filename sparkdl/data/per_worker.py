@@ -12,8 +12,6 @@ from typing import Any
 from sparkdl.context import Context
 from sparkdl.errors import ConfigError
 
-__all__ = ["refuse_in_graph", "refuse_sending"]
-
 
 def refuse_in_graph(me: Context, reader: str) -> None:
     """Refuse a reader in the dataset function of `ClusterCoordinator.create_per_worker_dataset`.

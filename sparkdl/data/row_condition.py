@@ -11,8 +11,6 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["RowCondition"]
-
 
 @dataclass(frozen=True)
 class RowCondition:
@@ -79,17 +77,17 @@ class RowCondition:
                 f"where has values for column {self.column!r}, which is {kind}; expected a column "
                 "of numbers or strings. Pass a function of an array of these values instead."
             )
-        self._wanted(kind)
+        self._value_set(kind)
 
-    def _wanted(self, kind: pa.DataType) -> pa.Array:
+    def _value_set(self, kind: pa.DataType) -> pa.Array:
         kind = kind.value_type if types.is_dictionary(kind) else kind
         values = list(self.condition)
         try:
-            wanted = pa.array(values, kind)
+            value_set = pa.array(values, kind)
             # pyarrow cuts the fraction off.
-            if types.is_integer(kind) and wanted.to_pylist() != values:
+            if types.is_integer(kind) and value_set.to_pylist() != values:
                 raise ValueError("they are not whole numbers")
-            return wanted
+            return value_set
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
             raise ConfigError(
                 f"where has {self.condition!r} for column {self.column!r}; expected values of "
@@ -112,11 +110,13 @@ class RowCondition:
             array([False,  True,  True, False])
         """
         if not callable(self.condition):
-            wanted = self._wanted(values.type)
+            value_set = self._value_set(values.type)
             if types.is_dictionary(values.type):
                 values = values.dictionary_decode()
-            found: np.ndarray[Any, Any] = pc.is_in(values, wanted).to_numpy(zero_copy_only=False)
-            return found
+            is_in_set: np.ndarray[Any, Any] = pc.is_in(values, value_set).to_numpy(
+                zero_copy_only=False
+            )
+            return is_in_set
         is_valid = values.is_valid().to_numpy(zero_copy_only=False)
         passes: np.ndarray[Any, Any] = np.zeros(len(values), bool)
         if is_valid.any():

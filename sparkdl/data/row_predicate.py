@@ -14,8 +14,6 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["RowPredicate"]
-
 
 @dataclass(frozen=True)
 class RowPredicate:

@@ -15,8 +15,6 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["RowSplit"]
-
 
 @dataclass(frozen=True)
 class RowSplit:

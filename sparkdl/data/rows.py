@@ -12,12 +12,11 @@ from typing import Any
 
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.data_state import DataState
-from sparkdl.data.loaders import JaxLoader, NumpyLoader, Plan, TorchLoader
+from sparkdl.data.loaders import JaxLoader, NumpyLoader, Plan, TorchLoader, torch_loader
 from sparkdl.data.nested import leaves, map_together
 from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.distribute.autoshard import mark_share
-
-__all__ = ["Rows"]
+from sparkdl.host.optional_packages import require
 
 
 class Rows:
@@ -103,7 +102,7 @@ class Rows:
             An object to iterate over once per epoch, with `len()` and `set_epoch(epoch)`.
 
         Raises:
-            ImportError: if PyTorch is not installed.
+            MissingPackageError: if PyTorch is not installed.
 
         Example:
             >>> import pyarrow as pa, pyarrow.parquet as pq
@@ -115,7 +114,7 @@ class Rows:
             tensor([0.5000, 1.5000], dtype=torch.float64) tensor([0, 1])
             tensor([2.5000], dtype=torch.float64) tensor([1])
         """
-        return TorchLoader(self.blocks, self.plan, pin_memory)
+        return torch_loader(self.blocks, self.plan, pin_memory)
 
     def as_jax(self) -> JaxLoader:
         """Return the batches as arrays of JAX, on its default device.
@@ -128,7 +127,7 @@ class Rows:
             An object to iterate over once per epoch, with `len()` and `set_epoch(epoch)`.
 
         Raises:
-            ImportError: if JAX is not installed.
+            MissingPackageError: if JAX is not installed.
 
         Example:
             >>> import pyarrow as pa, pyarrow.parquet as pq
@@ -204,6 +203,7 @@ class Rows:
 
     @functools.cached_property
     def _dataset(self) -> Any:
+        require("tensorflow", f"{self.name} as a tf.data.Dataset")
         import tensorflow as tf
 
         try:
@@ -270,7 +270,7 @@ def _finished(dataset: Any, plan: Plan) -> Any:
         dataset = dataset.take(plan.max_steps)
     if (steps := plan.steps_per_pass) is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return _repeated(dataset, plan) if plan.epochs > 1 else dataset
+    return _repeat(dataset, plan) if plan.epochs > 1 else dataset
 
 
 def _short(dataset: Any, plan: Plan) -> Any:
@@ -290,7 +290,7 @@ def _short(dataset: Any, plan: Plan) -> Any:
     return endless.take(plan.steps_per_pass)
 
 
-def _repeated(dataset: Any, plan: Plan) -> Any:
+def _repeat(dataset: Any, plan: Plan) -> Any:
     """Return all passes of an iteration, which counts all of them even if it is left early."""
     import tensorflow as tf
 
@@ -298,11 +298,11 @@ def _repeated(dataset: Any, plan: Plan) -> Any:
         plan.numbers.begin(plan.epochs)
         yield 0
 
-    begun = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec([], tf.int64))
-    repeated = begun.flat_map(lambda _: dataset.repeat(plan.epochs))
+    start = tf.data.Dataset.from_generator(begin, output_signature=tf.TensorSpec([], tf.int64))
+    passes = start.flat_map(lambda _: dataset.repeat(plan.epochs))
     if plan.steps is None:
-        return repeated
-    return repeated.apply(
+        return passes
+    return passes.apply(
         tf.data.experimental.assert_cardinality(dataset.cardinality() * plan.epochs)
     )
 

@@ -28,15 +28,6 @@ from pyarrow import types
 from sparkdl.data.ml_vectors import is_vector
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = [
-    "Column",
-    "UnsupportedType",
-    "arrow_type",
-    "column",
-    "columns",
-    "describe_conversions",
-]
-
 # Spark's types without parameters, by `DataType.typeName()`.
 _SPARK = {
     "byte": pa.int8(),
@@ -153,7 +144,8 @@ def column(
         True
     """
     is_struct = is_vector(field.type)
-    kind, depth = pa.list_(pa.float32()) if is_struct else field.type, 0
+    kind = pa.list_(pa.float32()) if is_struct else field.type
+    depth = 0
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind, depth = kind.value_type, depth + 1
     name, fill_value = field.name, (fill or {}).get(field.name)

@@ -8,8 +8,6 @@ of the same sizes; with `drop` every rank leaves out the rows that do not fill a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["LAST_BATCH", "Balance", "Range", "Share", "Transfer", "balance", "share"]
-
 LAST_BATCH = ("pad", "drop")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["shuffled", "taken"]
-
 OUTPUT_BATCH_BYTES = 8 << 20
 
 
@@ -56,7 +54,7 @@ def shuffled(
                 break
         rows = sum(batch.num_rows for batch in window)
         if start < rows:
-            yield from taken(window, _in_turn(orders).slice(start))
+            yield from take_in_order(window, _in_turn(orders).slice(start))
         start = max(start - rows, 0)
 
 
@@ -71,17 +69,18 @@ class _Lane:
     def __init__(self, batches: Iterator[pa.RecordBatch], random: np.random.Generator) -> None:
         self.random = random
         self._batches = batches
-        self._rest: pa.RecordBatch | None = None
+        self._batch_left: pa.RecordBatch | None = None
 
     def next_chunk(self, max_rows: int, max_bytes: float) -> tuple[list[pa.RecordBatch], int]:
         """Return the next rows, none at the end, and their number of bytes."""
         chunk, rows, num_bytes = [], 0, 0
         while rows < max_rows and num_bytes < max_bytes:
-            batch = self._rest or next(self._batches, None)
-            self._rest = None
+            batch = self._batch_left or next(self._batches, None)
+            self._batch_left = None
             if batch is None:
                 break
-            size, fitting = 0, max_rows - rows
+            size = 0
+            fitting = max_rows - rows
             if max_bytes < math.inf:  # Measuring visits each column of many short batches.
                 size = batch.nbytes
                 fitting = min(
@@ -89,7 +88,7 @@ class _Lane:
                 )
             if batch.num_rows > fitting:
                 size = size * fitting // batch.num_rows
-                self._rest = batch.slice(fitting)
+                self._batch_left = batch.slice(fitting)
                 batch = batch.slice(0, fitting)
             if batch.num_rows:
                 chunk.append(batch)
@@ -111,14 +110,14 @@ def _in_turn(orders: Sequence["np.ndarray[tuple[int], np.dtype[np.int64]]"]) -> 
     return pa.array(joined[np.argsort(places, kind="stable")])
 
 
-def taken(batches: list[pa.RecordBatch], order: pa.Array) -> Iterator[pa.RecordBatch]:
+def take_in_order(batches: list[pa.RecordBatch], order: pa.Array) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in an order, in batches of about 8 MiB.
 
     Args:
         batches: the batches, at least one.
         order: the places of the rows to yield.
     """
-    joined = pa.concat_batches(batches)
-    step = max(OUTPUT_BATCH_BYTES * joined.num_rows // max(joined.nbytes, 1), 1)
-    for begin in range(0, joined.num_rows, step):
-        yield joined.take(order.slice(begin, step))
+    rows = pa.concat_batches(batches)
+    step = max(OUTPUT_BATCH_BYTES * rows.num_rows // max(rows.nbytes, 1), 1)
+    for begin in range(0, rows.num_rows, step):
+        yield rows.take(order.slice(begin, step))

@@ -17,8 +17,6 @@ from sparkdl.data.data_state import DataState, Round
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.errors import ConfigError
 
-__all__ = ["StatefulPasses"]
-
 
 class StatefulPasses(ABC):
     """The passes of one rank, one after the other, and the place in them as a state.
@@ -145,7 +143,8 @@ class StatefulPasses(ABC):
         """
         self._check_order(state.order)
         before = self._seed, self._resumed
-        self._seed, self._resumed = state.seed, state
+        self._seed = state.seed
+        self._resumed = state
         try:
             is_over = not self.num_steps(state.epoch)
         except BaseException:

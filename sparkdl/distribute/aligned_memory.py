@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Pool", "aligned_copy", "aligned_empty"]
-
 ALIGNMENT = 64
 
 

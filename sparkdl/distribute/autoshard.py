@@ -7,8 +7,6 @@ carries a mark, which survives `map` and similar transformations.
 
 from typing import Any
 
-__all__ = ["keep_marked_shares", "mark_share"]
-
 
 def mark_share(dataset: Any) -> Any:
     """Return the dataset with a mark that makes the strategy of this rank use it unchanged.

@@ -16,8 +16,6 @@ import numpy as np
 from sparkdl.distribute.heartbeat import Link
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
-__all__ = ["SHARED_BYTES", "Incoming", "Outgoing"]
-
 # Shorter blocks go through the socket.
 SHARED_BYTES = 1 << 16
 

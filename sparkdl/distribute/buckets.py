@@ -2,8 +2,6 @@
 
 from collections.abc import Hashable, Sequence
 
-__all__ = ["LARGE_BYTES", "plan_buckets"]
-
 # Arrays of at least so many bytes are reduced alone, without a copy; smaller ones together.
 LARGE_BYTES = 1 << 20
 BUCKET_BYTES = 8 << 20

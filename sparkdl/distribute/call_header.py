@@ -4,17 +4,7 @@ import struct
 import zlib
 from typing import Any
 
-import numpy as np
-
-__all__ = ["CALLS", "HEADER", "OPERATIONS", "check_header", "check_vote", "pack_header"]
-
-OPERATIONS: dict[str, Any] = {
-    "sum": np.add,
-    "mean": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "product": np.multiply,
-}
+OPERATIONS = ("sum", "mean", "min", "max", "product")
 
 # Each rank sends a header before each collective: number of collectives before, index in CALLS,
 # index in OPERATIONS or root, checksum of dtype and shape, number of bytes, and dtype and shape as
@@ -38,32 +28,32 @@ def pack_header(number: int, call: str, detail: int, array: Any) -> bytes:
     return HEADER.pack(number, CALLS.index(call), detail, checksum, array.nbytes, text)
 
 
-def check_header(own: bytes, received: bytearray) -> None:
+def check_header(own_header: bytes, received_header: bytearray) -> None:
     """Validate that another rank has called the same collective.
 
     Raises:
         RuntimeError: if the headers differ.
     """
-    if received == own:
+    if received_header == own_header:
         return
-    raise _difference(HEADER.unpack(own), HEADER.unpack(received))
+    raise _difference(HEADER.unpack(own_header), HEADER.unpack(received_header))
 
 
-def check_vote(own: bytes, received: bytearray, is_same: bool) -> int:
+def check_vote(own_header: bytes, received_header: bytearray, is_same: bool) -> int:
     """Validate that another rank votes too; return the number of bytes that follow its header.
 
     Arrays of both ranks must be equal in shape and dtype. Ranks with the same vote must both have
     an array, or none of them.
 
     Args:
-        own: the header of this rank.
-        received: the header of the other rank.
+        own_header: the header of this rank.
+        received_header: the header of the other rank.
         is_same: both ranks vote the same.
 
     Raises:
         RuntimeError: if it does not.
     """
-    ours, theirs = HEADER.unpack(own), HEADER.unpack(received)
+    ours, theirs = HEADER.unpack(own_header), HEADER.unpack(received_header)
     has_arrays = (ours[4] or theirs[4]) if is_same else (ours[4] and theirs[4])
     if ours[:2] != theirs[:2] or (has_arrays and ours != theirs):
         raise _difference(ours, theirs)
@@ -83,6 +73,6 @@ def _description(header: tuple[Any, ...]) -> str:
     number, call, detail, _, nbytes, text = header
     name = CALLS[call] if call < len(CALLS) else "an unknown collective"
     how = {"broadcast": f"from rank {detail} ", "allgather": "", "alltoall": "", "vote": ""}
-    operation = f"({list(OPERATIONS)[detail]}) " if detail < len(OPERATIONS) else ""
+    operation = f"({OPERATIONS[detail]}) " if detail < len(OPERATIONS) else ""
     array = text.rstrip(b"\0").decode(errors="replace")
     return f"{name} {how.get(name, operation)}of {array}, {nbytes} bytes, as number {number}"

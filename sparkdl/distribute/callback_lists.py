@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["add_last_callbacks"]
-
 # The attribute of the class of lists with the functions that choose callbacks.
 _LAST = "_sparkdl_last"
 # The attribute of a list with the callbacks that were added to it.
@@ -35,8 +33,10 @@ def add_last_callbacks(lists: Any, last: Callable[[Any, list[Any]], Any]) -> Non
         # again.
         earlier = [id(callback) for callback in getattr(self, _ADDED, ())]
         self.callbacks[:] = [c for c in self.callbacks if id(c) not in earlier]
-        found = [each(c, self.callbacks) for each in getattr(lists, _LAST) for c in self.callbacks]
-        added = [callback for callback in found if callback is not None]
+        results = [
+            each(c, self.callbacks) for each in getattr(lists, _LAST) for c in self.callbacks
+        ]
+        added = [callback for callback in results if callback is not None]
         self.callbacks.extend(added)
         setattr(self, _ADDED, added)
         set_model(self, model)

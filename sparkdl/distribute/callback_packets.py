@@ -9,9 +9,7 @@ import numpy as np
 
 from sparkdl.distribute.callback_states import dtype_named, restore, states_of
 
-__all__ = ["pack", "unpack"]
-
-_logger = logging.getLogger("sparkdl.keras")
+_logger = logging.getLogger("sparkdl.distribute")
 _LENGTH_BYTES = 8
 
 

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FitCallbacks", "dtype_named", "restore", "states_of"]
-
-_logger = logging.getLogger("sparkdl.keras")
+_logger = logging.getLogger("sparkdl.distribute")
 
 # The attributes of Keras's callbacks that a `fit` changes, with those of tf_keras.
 _KEPT: Mapping[str, tuple[str, ...]] = {
@@ -247,7 +245,7 @@ def restore(
     for state in states:
         waiting[state["name"]].append(state)
     new: list[str] = []
-    lost: list[str] = []
+    without_state: list[str] = []
     for callback in _with_state(callbacks):
         if not waiting[_name(callback)]:
             new.append(_name(callback))
@@ -255,12 +253,12 @@ def restore(
         state = waiting[_name(callback)].pop(0)
         _set(callback, state, arrays)
         if "lost" in state:
-            lost.append(f"{_name(callback)} begins anew: {state['lost']}")
+            without_state.append(f"{_name(callback)} begins anew: {state['lost']}")
         if directory and "file" in state:
             _write_file(callback, Path(directory, state["file"]))
-    old = [state["name"] for left in waiting.values() for state in left]
+    old = [state["name"] for states_left in waiting.values() for state in states_left]
     return [
-        *lost,
+        *without_state,
         *([f"{', '.join(new)} begins anew: the checkpoint has no state of it"] if new else []),
         *([f"the state of {', '.join(old)} is not used: fit has no such callback"] if old else []),
     ]
@@ -270,8 +268,24 @@ def _set(callback: Any, state: Any, arrays: Sequence[Any]) -> None:
     for name, value in state["attributes"].items():
         if name in _kept_attributes(callback):
             setattr(callback, name, _from_json(value, arrays))
+    if "best" in state["attributes"] and getattr(callback, "monitor_op", callback) is None:
+        _keep_best(callback, _from_json(state["attributes"]["best"], arrays))
     if "state" in state and _has_protocol(callback):
         callback.set_state(_from_json(state["state"], arrays))
+
+
+def _keep_best(callback: Any, best: Any) -> None:
+    """Set the best value also after EarlyStopping has found the direction of its metric.
+
+    Keras up to 3.6 does so in the first epoch of a `fit`, and sets the best value with it.
+    """
+    find_direction = callback._set_monitor_op
+
+    def find_direction_only() -> None:
+        find_direction()
+        callback.best = best
+
+    callback._set_monitor_op = find_direction_only
 
 
 def _write_file(callback: Any, source: Path) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["written_by_chief"]
-
 
 @contextlib.contextmanager
 def written_by_chief(checkpoints: Sequence[Any], world: Ring) -> Iterator[None]:
@@ -26,11 +24,11 @@ def written_by_chief(checkpoints: Sequence[Any], world: Ring) -> Iterator[None]:
     if isinstance(world, ElasticRing) or world.size == 1:
         yield
         return
-    own = [str(callback.filepath) for callback in checkpoints]
-    of_chief = world.allgather_object(own)[0]
+    own_paths = [str(callback.filepath) for callback in checkpoints]
+    of_chief = world.allgather_object(own_paths)[0]
     same = [
         (callback, path)
-        for callback, path, other in zip(checkpoints, own, of_chief, strict=False)
+        for callback, path, other in zip(checkpoints, own_paths, of_chief, strict=False)
         if world.rank and path == other
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -219,8 +219,8 @@ def mean(value: float | Mapping[str, float]) -> float | dict[str, float]:
     flat = np.concatenate([array.reshape(-1) for array in arrays])
     parts = split_rows(ring().allreduce(flat), [array.size for array in arrays])
     means = [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
-    found = zip(names, means, strict=True)
-    return {name: each if each.ndim else float(each) for name, each in found}
+    pairs = zip(names, means, strict=True)
+    return {name: each if each.ndim else float(each) for name, each in pairs}
 
 
 def _ring(group: Group | None) -> Ring:

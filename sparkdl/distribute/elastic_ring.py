@@ -26,8 +26,6 @@ from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import check_splits, row_slices, split_rows
 from sparkdl.errors import PeerLostError
 
-__all__ = ["ElasticRing"]
-
 _NOT_JOINED = (
     "this rank was restarted while the other ranks were training: it cannot call a collective "
     "before it has joined them. fit of a model with distribute.optimizer joins them, and so does "
@@ -259,8 +257,8 @@ class ElasticRing(Ring):
         while True:
             is_root = self.has_state and self.rank == self.root
             parts = self.allgather_record(data if is_root else b"")
-            if found := next((part for part in parts if part), b""):
-                return found
+            if state := next((part for part in parts if part), b""):
+                return state
             # The first rank is lost; another rank has become the first.
 
     def _broadcast(self, array: Any, root: Callable[[], int]) -> Any:

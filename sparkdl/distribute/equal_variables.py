@@ -4,8 +4,6 @@ from typing import Any
 
 from sparkdl.distribute.joint_reducer import JointReducer, averaging_optimizers
 
-__all__ = ["build_optimizer", "make_equal", "shared_variables"]
-
 
 def shared_variables(model: Any, optimizer: Any = None) -> list[Any]:
     """Return the variables that must be equal on all ranks; seeds are not among them.
@@ -15,19 +13,19 @@ def shared_variables(model: Any, optimizer: Any = None) -> list[Any]:
         optimizer: by default all optimizers of the model that average gradients, and
             `model.optimizer`.
     """
-    found: list[Any] = list(model.weights)
+    variables_of_all: list[Any] = list(model.weights)
     others = [each for each in averaging_optimizers(model) if each is not model.optimizer]
     for each in [optimizer] if optimizer else [model.optimizer, *others]:
-        variables = each.variables if each else ()
-        found += variables() if callable(variables) else variables
+        own_variables = each.variables if each else ()
+        variables_of_all += own_variables() if callable(own_variables) else own_variables
     # The optimizers of a model of tf_keras may be among its own variables.
-    return list({id(variable): variable for variable in found}.values())
+    return list({id(variable): variable for variable in variables_of_all}.values())
 
 
 def build_optimizer(model: Any) -> None:
     """Create the variables of the optimizer of a model, unless it has more of its own."""
-    own = averaging_optimizers(model)
-    if model.optimizer in own and hasattr(model.optimizer, "build") and len(own) == 1:
+    optimizers = averaging_optimizers(model)
+    if model.optimizer in optimizers and hasattr(model.optimizer, "build") and len(optimizers) == 1:
         model.optimizer.build(model.trainable_variables)
 
 
@@ -51,8 +49,12 @@ def _local_slots(model: Any, reducer: JointReducer) -> list[Any]:
         if hasattr(optimizer, "get_slot_names"):  # A legacy optimizer of tf_keras.
             slots += optimizer._slots.get(variable._unique_id, {}).values()
         elif (place := _place_in(optimizer, variable)) is not None:
-            held = {name: value for name, value in vars(optimizer).items() if name != "_variables"}
-            slots += [v[place] for v in held.values() if isinstance(v, list) and len(v) > place]
+            attributes = {
+                name: value for name, value in vars(optimizer).items() if name != "_variables"
+            }
+            slots += [
+                v[place] for v in attributes.values() if isinstance(v, list) and len(v) > place
+            ]
     return slots
 
 
@@ -61,5 +63,5 @@ def _place_in(optimizer: Any, variable: Any) -> int | None:
     if hasattr(optimizer, "_index_dict"):  # tf_keras
         place: int | None = optimizer._index_dict.get(optimizer._var_key(variable))
         return place
-    known = getattr(optimizer, "_trainable_variables", ())
-    return next((i for i, other in enumerate(known) if other is variable), None)
+    variables = getattr(optimizer, "_trainable_variables", ())
+    return next((i for i, other in enumerate(variables) if other is variable), None)

@@ -9,10 +9,8 @@ import numpy as np
 
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["check_equal"]
-
 # The variables that were equal at their first step, and are kept so.
-_checked: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+_equal_variables: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
 
 def check_equal(ring: Ring, variables: Iterable[Any]) -> None:
@@ -34,7 +32,9 @@ def check_equal(ring: Ring, variables: Iterable[Any]) -> None:
     with tf.init_scope():  # A function that is traced is not run yet.
         if not tf.executing_eagerly():
             return
-        new = [v for v in variables if hasattr(v, "assign") and _checked.get(id(v)) is not v]
+        new = [
+            v for v in variables if hasattr(v, "assign") and _equal_variables.get(id(v)) is not v
+        ]
         if not new:
             return
         try:
@@ -50,4 +50,4 @@ def check_equal(ring: Ring, variables: Iterable[Any]) -> None:
             f"{', '.join(names[:5])}. Call distribute.broadcast_variables([*model.weights, "
             "*optimizer.variables]) before it, so that all ranks train one model."
         )
-    _checked.update({id(v): v for v in new})
+    _equal_variables.update({id(v): v for v in new})

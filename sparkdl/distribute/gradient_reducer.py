@@ -22,8 +22,6 @@ from sparkdl.distribute.ring import SHORT_BYTES, Ring
 from sparkdl.distribute.rows import split_rows
 from sparkdl.distribute.timed_links import mark_step_start
 
-__all__ = ["Reducer"]
-
 # The votes of the ranks before a step. All ranks act on the smallest vote.
 _STOP, _ADMIT, _STEP = range(3)
 
@@ -85,7 +83,8 @@ class Reducer:
         for bucket in self._buckets(gradients):
             with tf.control_dependencies(previous):
                 reduced = self._reduce_dense([gradients[i] for i in bucket], is_first=not previous)
-            previous, self._is_vote_due = reduced[:1], False
+            previous = reduced[:1]
+            self._is_vote_due = False
             for i, tensor in zip(bucket, reduced, strict=True):
                 results[i] = tensor
         for i, gradient in enumerate(gradients):
@@ -129,13 +128,17 @@ class Reducer:
         is_cast = self._wire_dtype and dtype.is_floating
         wire_dtype = tf.as_dtype(self._wire_dtype) if is_cast else dtype
         is_narrowed = wire_dtype.size < dtype.size
-        sent = [tf.cast(tensor, wire_dtype) for tensor in tensors] if is_narrowed else tensors
-        if self._group and self._group.can_reduce(sent[0]):
-            reduced = _reduce_on_gpus(self._group, sent, self._op)
+        wire_tensors = (
+            [tf.cast(tensor, wire_dtype) for tensor in tensors] if is_narrowed else tensors
+        )
+        if self._group and self._group.can_reduce(wire_tensors[0]):
+            reduced = _reduce_on_gpus(self._group, wire_tensors, self._op)
         else:
             reduce = self._agree_and_reduce if self._is_vote_due else self._reduce
             reduce = mark_step_start(reduce) if is_first else reduce
-            reduced = self._call(reduce, sent, [wire_dtype if is_narrowed else dtype] * len(sent))
+            reduced = self._call(
+                reduce, wire_tensors, [wire_dtype if is_narrowed else dtype] * len(wire_tensors)
+            )
         if is_narrowed:
             reduced = [tf.cast(total, dtype) for total in reduced]
         for result, tensor in zip(reduced, tensors, strict=True):
@@ -148,11 +151,11 @@ class Reducer:
 
     def _reduce(self, *arrays: Any) -> list[Any]:
         """Reduce arrays of one dtype, as one."""
-        return _like(arrays, self._reduce_flat(self._joined(arrays)))
+        return _like(arrays, self._reduce_flat(self._concatenate(arrays)))
 
     def _agree_and_reduce(self, *arrays: Any) -> list[Any]:
         """Reduce arrays in a step that all ranks make; the vote takes no trip of its own."""
-        flat = self._joined(arrays)
+        flat = self._concatenate(arrays)
         out = self._pool.take(flat.size, flat.dtype)
 
         def vote(preference: int) -> int:
@@ -163,12 +166,12 @@ class Reducer:
         self._agree(vote)
         return _like(arrays, out)
 
-    def _joined(self, arrays: Sequence[Any]) -> Any:
+    def _concatenate(self, arrays: Sequence[Any]) -> Any:
         flat = [array.reshape(-1) for array in arrays]
         if len(flat) == 1:
             return flat[0]
-        joined = self._pool.take(sum(array.size for array in flat), flat[0].dtype)
-        return np.concatenate(flat, out=joined)
+        buffer = self._pool.take(sum(array.size for array in flat), flat[0].dtype)
+        return np.concatenate(flat, out=buffer)
 
     def _reduce_flat(self, flat: Any) -> Any:
         return self.ring.allreduce(flat, self._op, out=self._pool.take(flat.size, flat.dtype))
@@ -183,7 +186,8 @@ class Reducer:
         def gather(values: Any, indices: Any) -> Any:
             # One call gathers both: values and indices are then of the same ranks, also if a
             # rank is lost.
-            width, row_shape = indices.itemsize, values.shape[1:]
+            width = indices.itemsize
+            row_shape = values.shape[1:]
             rows = np.concatenate([_row_bytes(indices), _row_bytes(values)], axis=1)
             rows, counts = self._gather(rows)
             divisor = len(counts) if self._op == "mean" else 1
@@ -212,14 +216,14 @@ class Reducer:
 
         if not self._counts_steps:
             return contextlib.nullcontext()
-        known = [g for g in gradients if g is not None][::-1]
-        first = _buckets(range(len(known)), known)[:1]
+        dense = [g for g in gradients if g is not None][::-1]
+        first = _buckets(range(len(dense)), dense)[:1]
 
         def agree() -> Any:
             self._agree(self._vote)
             return np.uint8(1)
 
-        with tf.control_dependencies([known[i] for bucket in first for i in bucket]):
+        with tf.control_dependencies([dense[i] for bucket in first for i in bucket]):
             vote = call_in_order(agree, [], tf.uint8)
         return tf.control_dependencies([vote])
 

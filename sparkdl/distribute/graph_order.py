@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["call_in_order"]
-
 
 def call_in_order(function: Callable[..., Any], tensors: Sequence[Any], dtypes: Any) -> Any:
     """Return the results of `tf.numpy_function`; all such calls of a function keep their order.

@@ -16,8 +16,6 @@ from collections.abc import Callable
 
 from sparkdl.distribute.invitation import Invitation
 
-__all__ = ["BEATS", "DATA", "PURPOSES", "SLICE_S", "WELCOME", "authenticate", "greet"]
-
 # The beginning of a greeting names the purpose of the connection.
 DATA = b"sparkdl ring 2\0\0"
 BEATS = b"sparkdl beats 1\0"

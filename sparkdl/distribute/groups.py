@@ -11,8 +11,6 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.world import invitation, ring
 
-__all__ = ["Group", "group", "second_ring"]
-
 
 class Group:
     """Some of the ranks, with a ring of their own, see `group`.
@@ -38,10 +36,10 @@ class Group:
             ValueError: if this rank is not in the group.
             RuntimeError: in a process that the training function has started.
         """
-        own = ring().rank
+        rank = ring().rank
         if self._members is None:
             raise ValueError(
-                f"rank {own} called a collective of the group of ranks {self.ranks}, and "
+                f"rank {rank} called a collective of the group of ranks {self.ranks}, and "
                 "is not in it. Call it on the ranks of the group only."
             )
         return self._members
@@ -89,12 +87,12 @@ def group(ranks: Iterable[int]) -> Group:
         array([1.])
     """
     world = ring()
-    chosen = sorted(set(ranks))
-    if not chosen or not set(chosen) <= set(range(world.size)):
+    members = sorted(set(ranks))
+    if not members or not set(members) <= set(range(world.size)):
         raise ValueError(
-            f"the group has the ranks {chosen}; expected some of the ranks 0 to {world.size - 1}."
+            f"the group has the ranks {members}; expected some of the ranks 0 to {world.size - 1}."
         )
-    return Group(chosen, _connect(world, range(world.size), chosen))
+    return Group(members, _connect(world, range(world.size), members))
 
 
 def second_ring(first: Group) -> Ring:
@@ -109,13 +107,13 @@ def second_ring(first: Group) -> Ring:
     return _connect(first.ring, first.ranks, first.ranks) or first.ring
 
 
-def _connect(world: Ring, callers: Sequence[int], chosen: Sequence[int]) -> Ring | None:
+def _connect(world: Ring, callers: Sequence[int], members: Sequence[int]) -> Ring | None:
     """Return a new ring of some of the ranks that call this; None on the others.
 
     Args:
         world: the ring of the ranks that call this.
         callers: their ranks in the gang.
-        chosen: ranks in the gang of the new ring.
+        members: ranks in the gang of the new ring.
     """
     if world.is_alone:
         return world
@@ -124,34 +122,34 @@ def _connect(world: Ring, callers: Sequence[int], chosen: Sequence[int]) -> Ring
         raise RuntimeError(
             "an elastic gang has no groups, because its ranks change. Run without elastic=True."
         )
-    own = callers[world.rank]
-    address = mine.endpoints[own].address
+    rank = callers[world.rank]
+    address = mine.endpoints[rank].address
     with contextlib.ExitStack() as opened:
         listener, port, error = None, 0, ""
         try:
-            if own in chosen:
+            if rank in members:
                 family = socket.AF_INET6 if ":" in address else socket.AF_INET
                 listener = socket.create_server((address, 0), family=family)
                 port = opened.enter_context(listener).getsockname()[1]
         except OSError as exc:
-            error = f"rank {own} cannot listen on {address} for a group: {exc}."
-        told = world.allgather_object([chosen, port, error])
-        if errors := [error for _, _, error in told if error]:
+            error = f"rank {rank} cannot listen on {address} for a group: {exc}."
+        answers = world.allgather_object([members, port, error])
+        if errors := [error for _, _, error in answers if error]:
             raise OSError(" ".join(errors))
-        given = [ranks for ranks, _, _ in told]
-        if any(ranks != chosen for ranks in given):
+        groups = [ranks for ranks, _, _ in answers]
+        if any(ranks != members for ranks in groups):
             raise ValueError(
-                f"the ranks gave different groups: {given}, by rank; expected the same."
+                f"the ranks gave different groups: {groups}, by rank; expected the same."
             )
         if listener is None:
             return None
         opened.pop_all()  # `join` closes it.
-    ports = [port for _, port, _ in told]
-    endpoints = [replace(mine.endpoints[r], port=ports[callers.index(r)]) for r in chosen]
+    ports = [port for _, port, _ in answers]
+    endpoints = [replace(mine.endpoints[r], port=ports[callers.index(r)]) for r in members]
     # The ports tell the rings of a gang apart, and no other gang knows its secret.
-    secret = hmac.digest(mine.secret, f"ring {chosen} {ports}".encode(), hashlib.sha256)
-    place = chosen.index(own)
+    secret = hmac.digest(mine.secret, f"ring {members} {ports}".encode(), hashlib.sha256)
+    place = members.index(rank)
     own_invitation = replace(
-        mine, rank=place, endpoints=endpoints, secret=secret, members=tuple(chosen)
+        mine, rank=place, endpoints=endpoints, secret=secret, members=tuple(members)
     )
     return join(own_invitation, listener)

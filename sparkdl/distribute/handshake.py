@@ -35,8 +35,6 @@ from sparkdl.distribute.shared_memory import agreed_slots, receive_slots, send_s
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
-__all__ = ["join", "ring_order"]
-
 # Seconds until an unauthenticated connection is closed, and how many may be open at a time.
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_CANDIDATES = 64
@@ -86,16 +84,16 @@ def join(
                 offered = send_slots(outgoing[DATA])
             incoming = acceptor.wait(deadline, is_cancelled)
             with _losing(predecessor):
-                received = receive_slots(incoming[DATA], deadline, is_cancelled)
+                slots_of_predecessor = receive_slots(incoming[DATA], deadline, is_cancelled)
             with _losing(successor):  # Its answer depends on the offer only: no rank waits in turn.
-                sent = agreed_slots(offered, outgoing[DATA], deadline, is_cancelled)
+                slots_of_successor = agreed_slots(offered, outgoing[DATA], deadline, is_cancelled)
             opened.pop_all()  # The links close the connections from here on.
     names = invitation.members or range(len(order))
     before, after = (
         Link(names[other], _tuned(connections[DATA]), _tuned(connections[BEATS]), slots)
         for other, connections, slots in (
-            (predecessor, incoming, received),
-            (successor, outgoing, sent),
+            (predecessor, incoming, slots_of_predecessor),
+            (successor, outgoing, slots_of_successor),
         )
     )
     links = make_links(before, after, invitation.timeout_s, is_cancelled)

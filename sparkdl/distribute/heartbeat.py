@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Heartbeat", "Link"]
-
 Connection = socket.socket
 
 # The longest time between two beats.

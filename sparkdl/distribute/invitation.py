@@ -11,8 +11,6 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["Endpoint", "Invitation", "channel"]
-
 PACKET_BYTES = 1 << 20
 
 

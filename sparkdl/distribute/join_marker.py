@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkdl.context import Context
-
-__all__ = ["joining"]
+from sparkdl.files.layout import TrialPaths
 
 
 @contextlib.contextmanager
@@ -19,10 +18,10 @@ def joining(me: Context) -> Iterator[None]:
     Args:
         me: the context of this process.
     """
-    folder = Path(me.folder or "", "ranks", str(me.attempt))
-    is_watched = bool(me.folder) and folder.is_dir()
-    joining_mark = folder / f"{me.rank}.joining"
-    joined_mark = folder / f"{me.rank}.joined"
+    paths = TrialPaths(me.folder or ".")
+    is_watched = bool(me.folder) and Path(paths.ranks(me.attempt)).is_dir()
+    joining_mark = Path(paths.rank_status(me.attempt, me.rank, "joining"))
+    joined_mark = Path(paths.rank_status(me.attempt, me.rank, "joined"))
     if is_watched:
         joined_mark.unlink(missing_ok=True)
         joining_mark.touch()

@@ -9,8 +9,6 @@ from typing import Any
 
 from sparkdl.distribute.gradient_reducer import Reducer
 
-__all__ = ["REDUCER", "JointReducer", "averaging_optimizers", "joint_reducer"]
-
 # The attribute in which an optimizer holds its reducer.
 REDUCER = "_sparkdl_reducer"
 
@@ -22,13 +20,13 @@ def averaging_optimizers(model: Any) -> list[Any]:
         model: a model of keras or tf_keras; the optimizers may be attributes, or in lists and dicts
             that are attributes.
     """
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     for value in [getattr(model, "optimizer", None), *vars(model).values()]:
         values = list(value.values()) if isinstance(value, dict) else value
         for each in values if isinstance(values, list | tuple) else [values]:
             if isinstance(getattr(each, REDUCER, None), Reducer):
-                found[id(each)] = each
-    return list(found.values())
+                by_id[id(each)] = each
+    return list(by_id.values())
 
 
 def joint_reducer(model: Any) -> "JointReducer | None":

@@ -12,7 +12,18 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["apply"]
+from sparkdl.distribute.keras3_names import Name
+
+_APPLY = ("grads", "trainable_variables")
+_LOSS_SCALE = "keras.src.optimizers.loss_scale_optimizer"
+NAMES = (
+    Name("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply", _APPLY),
+    Name(_LOSS_SCALE, "LossScaleOptimizer.apply", _APPLY, uses=("_tf_apply",)),
+    Name(_LOSS_SCALE, "LossScaleOptimizer._tf_apply", _APPLY),
+    Name(_LOSS_SCALE, "LossScaleOptimizer._common_apply", _APPLY),
+    Name("keras.src.backend.tensorflow.optimizer", "TFOptimizer", uses=("maybe_merge_call",)),
+    Name("tensorflow", "__internal__.distribute.interim.maybe_merge_call"),
+)
 
 
 def apply(has_several_replicas: Callable[[Any], bool]) -> None:
@@ -41,19 +52,19 @@ def _on_the_sum(
     @functools.wraps(original)
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         grads, replica = list(grads), tf.distribute.get_replica_context()
-        known = [place for place, gradient in enumerate(grads) if gradient is not None]
-        if not (known and replica and has_several_replicas(replica.strategy)):
+        places = [place for place, gradient in enumerate(grads) if gradient is not None]
+        if not (places and replica and has_several_replicas(replica.strategy)):
             return original(self, grads, trainable_variables)
         variables = None if trainable_variables is None else list(trainable_variables)
 
         def apply_once(strategy: Any, summed: Sequence[Any]) -> None:
             results: list[Any] = [None] * len(grads)
-            for place, total in zip(known, summed, strict=True):
+            for place, total in zip(places, summed, strict=True):
                 # The replicas of a worker have equal sums.
                 results[place] = strategy.experimental_local_results(total)[0]
             original(self, results, variables)
 
-        summed = replica.all_reduce("SUM", [grads[place] for place in known])
+        summed = replica.all_reduce("SUM", [grads[place] for place in places])
         replica.merge_call(apply_once, args=(summed,))
         return None
 

@@ -1,6 +1,6 @@
 """Runs in the training process. Correct Keras 3 under MultiWorkerMirroredStrategy.
 
-Keras 3 has eight faults with several workers:
+Keras 3 has faults with several workers:
 
 - Before `fit`, its trainer asks the strategy for the mean of a batch, a tuple, to infer shapes
   (github.com/keras-team/keras/issues/20585).
@@ -16,6 +16,8 @@ Keras 3 has eight faults with several workers:
   MirroredStrategy too.
 - Metrics that were created outside the scope count the rows of one worker, without an error.
 - `predict_on_batch` returns the rows of all workers, each of which has predicted all of them.
+- Up to Keras 3.7, gradients are too long, see `keras3_losses`; up to Keras 3.9, metrics count
+  wrongly, see `keras3_metrics`.
 """
 
 import functools
@@ -24,13 +26,57 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl.distribute import keras3_optimizers
+from sparkdl.distribute import keras3_losses, keras3_metrics, keras3_optimizers
+from sparkdl.distribute.keras3_names import Name, require
 
-__all__ = ["add_callbacks", "apply", "moving_statistics"]
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_NORM = "keras.src.layers.normalization.batch_normalization"
+NAMES = (
+    Name(_TRAINER, "TensorFlowTrainer._maybe_symbolic_build", ("iterator", "data_batch")),
+    Name(_TRAINER, "TensorFlowTrainer.fit", ("callbacks",), uses=("_maybe_symbolic_build",)),
+    Name(_TRAINER, "TensorFlowTrainer", uses=("_distribute_strategy", "reduce_per_replica")),
+    Name(_TRAINER, "TensorFlowTrainer.distribute_strategy"),
+    Name(_TRAINER, "TensorFlowTrainer.predict_on_batch", ("x",), uses=("predict_function",)),
+    Name(_TRAINER, "TFEpochIterator.__init__", uses=("_distributed_dataset",)),
+    Name(_TRAINER, "reduce_per_replica", ("values", "strategy", "reduction")),
+    Name("keras.src.trainers.trainer", "Trainer._symbolic_build", ("data_batch",)),
+    Name(
+        "keras.src.trainers.trainer",
+        "Trainer.compile",
+        ("metrics", "weighted_metrics", "steps_per_execution"),
+    ),
+    Name("keras.src.layers.layer", "Layer._flatten_layers"),
+    Name("keras.src.layers.layer", "Layer", uses=("_non_trainable_variables",)),
+    Name(_NORM, "BatchNormalization._moments", ("inputs", "mask")),
+    Name(
+        _NORM,
+        "BatchNormalization",
+        uses=("_moments", "synchronized", "moving_mean", "moving_variance"),
+    ),
+)
 
 
 def apply() -> None:
-    """Patch Keras in this process; models on a single process behave as before."""
+    """Patch Keras in this process; models on a single process behave as before.
+
+    Raises:
+        RuntimeError: if this Keras lacks a name that a correction needs; nothing is patched then.
+    """
+    lacks_division = not keras3_losses.DIVIDES.exists
+    lacks_synchronization = not keras3_metrics.SYNCHRONIZES.exists
+    names = [*NAMES, *keras3_optimizers.NAMES]
+    names += keras3_losses.NAMES if lacks_division else ()
+    names += keras3_metrics.NAMES if lacks_synchronization else ()
+    require(names)
+    _apply()
+    keras3_optimizers.apply(_has_several_replicas)
+    if lacks_division:
+        keras3_losses.apply(_has_several_replicas)
+    if lacks_synchronization:
+        keras3_metrics.apply()
+
+
+def _apply() -> None:
     from keras.src.backend.tensorflow import trainer
     from keras.src.layers import BatchNormalization
     from keras.src.trainers.trainer import Trainer
@@ -43,7 +89,6 @@ def apply() -> None:
     Trainer.compile = _in_scope(Trainer.compile)
     BatchNormalization._moments = _with_moments_of_empty_batches(BatchNormalization._moments)
     cls.predict_on_batch = _by_predict(cls.predict_on_batch)
-    keras3_optimizers.apply(_has_several_replicas)
 
 
 def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
@@ -164,10 +209,10 @@ def _in_scope(compile_: Callable[..., None]) -> Callable[..., None]:
     def compile_in_scope(self: Any, *args: Any, **kwargs: Any) -> None:
         if not _has_several_workers(self.distribute_strategy):
             return compile_(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
+        arguments = signature.bind(self, *args, **kwargs).arguments
         with self.distribute_strategy.scope():
             compile_(self, *args, **kwargs)
-        metrics = [given.get("metrics"), given.get("weighted_metrics"), self.metrics]
+        metrics = [arguments.get("metrics"), arguments.get("weighted_metrics"), self.metrics]
         _check_metrics(metrics, self.distribute_strategy)
         if self.steps_per_execution != 1:
             warnings.warn(

@@ -25,8 +25,6 @@ from sparkdl.distribute.keras_metrics import Results, logs_of_all, results_of_al
 from sparkdl.distribute.keras_verbs import with_logs_of_all, without_repeats
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["extend_fit", "set_initial_epoch"]
-
 _EXTENDED = "_sparkdl_extended"
 # The attribute of a callback with the position of its `fit`.
 _POSITION = "_sparkdl_position"
@@ -332,7 +330,8 @@ def _first_callback(base: Any, reducer: JointReducer, position: _Position) -> An
 
 def _end_epoch(model: Any, reducer: JointReducer, num_batches: int) -> Results:
     """End an epoch on all ranks: average the statistics, and return the results of the metrics."""
-    world, has_ended = reducer.ring, not reducer.is_over
+    world = reducer.ring
+    has_ended = not reducer.is_over
     num_steps = max(num_batches, reducer.steps)
     reducer.end_epoch()
     _check_rows(world, num_steps, has_ended)
@@ -354,10 +353,10 @@ def _check_rows(world: Ring, num_steps: int, has_ended: bool) -> None:
     Raises:
         ValueError: on all ranks, if some of them had no rows and others had.
     """
-    steps, ended = zip(*world.allgather_object([num_steps, has_ended]), strict=True)
-    if max(steps) or all(ended):  # Keras warns of an epoch without rows by itself.
+    steps, are_without = zip(*world.allgather_object([num_steps, has_ended]), strict=True)
+    if max(steps) or all(are_without):  # Keras warns of an epoch without rows by itself.
         return
-    without = ", ".join(str(rank) for rank, has_ended in enumerate(ended) if has_ended)
+    without = ", ".join(str(rank) for rank, has_ended in enumerate(are_without) if has_ended)
     raise ValueError(
         f"no rows on rank {without}, and an epoch ends with the first rank that has no more rows: "
         "no step was made. Give each rank at least one batch: use fewer ranks, or a reader of "

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_array", "as_numbers"]
-
 
 def as_array(value: Any) -> Any:
     """Return a logged value, which may be a tensor, as a NumPy array."""
-    for method in ("detach", "cpu", "numpy"):  # PyTorch; TensorFlow has the last one.
+    # PyTorch; TensorFlow has the last one.
+    for method in ("detach", "cpu", "numpy") if hasattr(value, "detach") else ("numpy",):
         value = getattr(value, method)() if hasattr(value, method) else value
     return np.asarray(value)
 

@@ -15,8 +15,6 @@ from sparkdl.distribute.keras_logs import as_array
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import split_rows
 
-__all__ = ["Results", "logs_of_all", "results_of_all"]
-
 Logs = dict[str, Any]
 
 
@@ -25,11 +23,11 @@ class Results:
     """The results of a model's metrics.
 
     Attributes:
-        own: of the rows of this rank, by name.
+        of_rank: of the rows of this rank, by name.
         of_all: of the rows of all ranks, by name.
     """
 
-    own: Logs
+    of_rank: Logs
     of_all: Logs
 
 
@@ -42,26 +40,26 @@ def results_of_all(model: Any, world: Ring, has_rows: bool) -> Results:
         has_rows: True if this rank's metrics were updated since they were reset.
     """
     variables = [v for metric in model.metrics for v in metric.variables if _aggregation(v)]
-    own = _results(model) if has_rows else {}
+    of_rank = _results(model) if has_rows else {}
     kinds = [[_aggregation(v), list(v.shape)] for v in variables]
     descriptions = world.allgather_object(kinds if has_rows else None)
     of_ranks = [each for each in descriptions if each is not None]
     if not of_ranks or any(each != of_ranks[0] for each in of_ranks):
-        return Results(own, own)
+        return Results(of_rank, of_rank)
     sizes = [int(np.prod(shape)) for _, shape in of_ranks[0]]
     state = [v.numpy() for v in variables] if has_rows else [np.zeros(size) for size in sizes]
     # Sums of float32 would lose small counts.
     flat = [np.asarray(array, np.float64).reshape(-1) for array in state]
     total = world.allreduce(np.concatenate([*flat, np.zeros(0)]), "sum")
     if not has_rows:
-        return Results(own, own)
+        return Results(of_rank, of_rank)
     try:
         for variable, part, (kind, shape) in zip(
             variables, split_rows(total, sizes), of_ranks[0], strict=True
         ):
             value = part / len(of_ranks) if kind == "mean" else part
             variable.assign(value.reshape(shape).astype(variable.numpy().dtype))
-        return Results(own, _results(model))
+        return Results(of_rank, _results(model))
     finally:
         for variable, array in zip(variables, state, strict=True):
             variable.assign(array)
@@ -78,8 +76,8 @@ def logs_of_all(world: Ring, logs: Mapping[str, Any], results: Results) -> Logs:
     mine = {name: as_array(value) for name, value in logs.items()}
     for name, value in mine.items():
         # A custom step may log something else by the name of a metric.
-        if name in results.own and _is_close(value, results.own[name]):
-            mine[name] = results.of_all[name]
+        if name in results.of_rank and _is_close(value, results.of_rank[name]):
+            mine[name] = as_array(results.of_all[name]).reshape(value.shape)
     merged: Logs = {}
     of_ranks = world.allgather_object({name: value.tolist() for name, value in mine.items()})
     averaged = []
@@ -112,6 +110,7 @@ def _aggregation(variable: Any) -> str | None:
 
 def _is_close(value: Any, result: Any) -> bool:
     """Return True if a logged value is the result of a metric, but for another graph's rounding."""
-    return np.shape(value) == np.shape(result) and np.allclose(
+    value, result = np.ravel(value), np.ravel(result)  # Keras up to 3.10 makes numbers of some.
+    return value.shape == result.shape and np.allclose(
         value, result, rtol=1e-6, atol=0, equal_nan=True
     )

@@ -10,8 +10,6 @@ from sparkdl.distribute.equal_variables import build_optimizer, make_equal
 from sparkdl.distribute.joint_reducer import JointReducer, joint_reducer
 from sparkdl.distribute.keras_metrics import logs_of_all, results_of_all
 
-__all__ = ["with_logs_of_all", "without_repeats"]
-
 # The argument with which `fit` calls `evaluate`.
 _IN_FIT = "_use_cached_eval_dataset"
 _IS_EQUAL = "_sparkdl_is_equal"
@@ -38,9 +36,9 @@ def with_logs_of_all(verb: Callable[..., Any]) -> Callable[..., Any]:
         bound.arguments["return_dict"] = True
         if verb.__name__ == "evaluate" and bound.arguments.get("steps") is None:
             bound.arguments["x"] = without_repeats(bound.arguments.get("x"))
-        own = verb(*bound.args, **bound.kwargs)
-        results = results_of_all(self, reducer.ring, has_rows=bool(own))
-        logs = logs_of_all(reducer.ring, own, results)
+        own_logs = verb(*bound.args, **bound.kwargs)
+        results = results_of_all(self, reducer.ring, has_rows=bool(own_logs))
+        logs = logs_of_all(reducer.ring, own_logs, results)
         return logs if returns_dict else _in_order(self, logs)
 
     return call_together

@@ -6,8 +6,6 @@ From Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 H
 
 from sparkdl import context
 
-__all__ = ["scale_learning_rate", "warmed_up"]
-
 
 def scale_learning_rate(rate: float, num_workers: int | None = None) -> float:
     """Scale a learning rate tuned for one worker's batch to the batch of all workers together.

@@ -122,7 +122,7 @@ class Links:
         try:
             return self._outgoing.send(num_allowed)
         except OSError as exc:
-            raise _lost(self._successor, exc) from exc
+            raise _lost_error(self._successor, exc) from exc
 
     def _receive(self, arrived: Callable[[int, Any], None]) -> bool:
         """Receive without blocking; return True if any bytes were received."""
@@ -134,7 +134,7 @@ class Links:
         except BlockingIOError:
             return False
         except OSError as exc:
-            raise _lost(self._predecessor, exc) from exc
+            raise _lost_error(self._predecessor, exc) from exc
         if block is not None:
             arrived(incoming.num_done, block)
             incoming.release()
@@ -169,7 +169,7 @@ class Links:
                 self._warn(awaited[0])
         flags = events.get(self._successor.socket.fileno(), 0)
         if len(events) == 1 and flags & _GONE:
-            raise _lost(self._successor, "connection closed by peer")
+            raise _lost_error(self._successor, "connection closed by peer")
 
     def _check_alive(self, awaited: Sequence[Link]) -> None:
         """Require that the neighbours that this rank waits for are alive."""
@@ -217,7 +217,7 @@ _of_this_process: "weakref.WeakSet[Links]" = weakref.WeakSet()
 os.register_at_fork(after_in_child=_close_copies)
 
 
-def _lost(link: Link, reason: Any) -> PeerLostError:
+def _lost_error(link: Link, reason: Any) -> PeerLostError:
     return PeerLostError(
         f"lost connection to rank {link.rank}: {reason}. See its log. If it has returned, it "
         "called fewer collectives than this rank: all ranks must call `evaluate` and the like."

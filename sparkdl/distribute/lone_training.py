@@ -10,9 +10,7 @@ from typing import Any
 
 from sparkdl.context import Context
 from sparkdl.distribute.joint_reducer import joint_reducer
-from sparkdl.late_imports import after_import
-
-__all__ = ["note_lone_training"]
+from sparkdl.host.late_imports import after_import
 
 _logger = logging.getLogger("sparkdl.distribute")
 

@@ -3,8 +3,6 @@
 import os
 from typing import Any
 
-__all__ = ["read_model", "write_model"]
-
 
 def write_model(model: Any, directory: str, legacy: bool) -> None:
     """Write the weights and the state of the optimizer into a directory.

@@ -15,9 +15,7 @@ from sparkdl import context
 from sparkdl.devices import gpus
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.strategies import strategy
-from sparkdl.os_processes import this_node
-
-__all__ = ["Group", "choose_group"]
+from sparkdl.host.os_processes import this_node
 
 # Strategies number their groups from 1; this key is far from theirs.
 GROUP_KEY = 1 << 20
@@ -131,7 +129,8 @@ def _device_name(kind: str) -> str | None:
         return None
     if kind == "CPU":
         return str(context.current().rank)
-    number, gpu_ids = int(visible[0].name.rpartition(":")[2]), gpus()
+    number = int(visible[0].name.rpartition(":")[2])
+    gpu_ids = gpus()
     return f"{this_node()} {gpu_ids[number]}" if number < len(gpu_ids) else None
 
 

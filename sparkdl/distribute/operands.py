@@ -8,8 +8,6 @@ import numpy as np
 from sparkdl.distribute.call_header import OPERATIONS
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
-__all__ = ["all_blocks", "as_array", "block_slices", "bytes_of", "check_operand"]
-
 
 def as_array(array: Any) -> Any:
     """Return a contiguous array of a value.

@@ -13,16 +13,6 @@ from sparkdl.distribute.nccl import choose_group
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
 
-__all__ = [
-    "gradient_tape",
-    "load_model",
-    "optimizer",
-    "resolve_optimizer",
-    "with_loss_scale",
-    "with_reducer",
-    "with_reducer_on_tape",
-]
-
 # The attribute of a gradient that a tape has reduced. A gradient computed from it has none.
 _REDUCED = "_sparkdl_reduced"
 
@@ -148,18 +138,20 @@ def resolve_optimizer(opt: Any) -> tuple[Any, Any]:
             "KERAS_BACKEND=tensorflow. With other backends, average the gradients with "
             "distribute.allreduce."
         )
-    resolved: Any = package.optimizers.get(opt) if isinstance(opt, str) else opt
+    optimizer: Any = package.optimizers.get(opt) if isinstance(opt, str) else opt
     classes = [package.optimizers.Optimizer]
     if package.__name__ == "tf_keras":
         classes.append(package.optimizers.legacy.Optimizer)
-    if not any(isinstance(resolved, cls) for cls in classes):
+    if not any(isinstance(optimizer, cls) for cls in classes):
         raise TypeError(
             f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
             "its name."
         )
-    if hasattr(resolved, REDUCER):
-        raise ValueError(f"this {resolved.name} averages its gradients already; wrap it only once.")
-    return resolved, package
+    if hasattr(optimizer, REDUCER):
+        raise ValueError(
+            f"this {optimizer.name} averages its gradients already; wrap it only once."
+        )
+    return optimizer, package
 
 
 def with_reducer(opt: Any, package: Any, reducer: Reducer) -> Any:
@@ -242,8 +234,8 @@ def _wrap_apply(opt: Any, reducer: Reducer) -> None:
     @_not_converted
     @functools.wraps(apply)
     def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        known = opt._trainable_variables  # All that were built.
-        variables = known if trainable_variables is None else trainable_variables
+        built = opt._trainable_variables  # All that were built.
+        variables = built if trainable_variables is None else trainable_variables
         return _update(
             reducer,
             list(grads),
@@ -293,7 +285,7 @@ def _reduced_once(reducer: Reducer, gradients: list[Any], variables: list[Any]) 
     """Reduce gradients, but for those that a tape has reduced."""
     results = [reducer.keep(g) if hasattr(g, _REDUCED) else None for g in gradients]
     places = [i for i, gradient in enumerate(gradients) if not hasattr(gradient, _REDUCED)]
-    own = reducer.reduce_for([gradients[i] for i in places], [variables[i] for i in places])
-    for i, gradient in zip(places, own, strict=True):
+    reduced = reducer.reduce_for([gradients[i] for i in places], [variables[i] for i in places])
+    for i, gradient in zip(places, reduced, strict=True):
         results[i] = gradient
     return results

@@ -12,13 +12,9 @@ from sparkdl.distribute.call_header import OPERATIONS
 from sparkdl.distribute.operands import block_slices, bytes_of
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
-__all__ = [
-    "has_whole_mean",
-    "quotients_and_remainders",
-    "reduce_arrays",
-    "reducing_blocks",
-    "whole_mean",
-]
+_UFUNCS: dict[str, Any] = dict(
+    zip(OPERATIONS, (np.add, np.add, np.minimum, np.maximum, np.multiply), strict=True)
+)
 
 
 def reduce_arrays(arrays: Sequence[Any], out: Any, op: str) -> None:
@@ -27,7 +23,7 @@ def reduce_arrays(arrays: Sequence[Any], out: Any, op: str) -> None:
     Args:
         arrays: flat arrays, in ring order.
         out: flat array for the result.
-        op: a key of OPERATIONS.
+        op: one of OPERATIONS.
     """
     size = len(arrays)
     if has_whole_mean(out.dtype, op):
@@ -47,7 +43,7 @@ def _accumulate(total: Any, values: Any, count: int, op: str, out: Any) -> None:
         total: what has been accumulated.
         values: the values of the next rank.
         count: number of ranks whose values `total` has.
-        op: a key of OPERATIONS.
+        op: one of OPERATIONS.
         out: array for the result.
     """
     if _has_running_mean(total.dtype, op):
@@ -56,7 +52,7 @@ def _accumulate(total: Any, values: Any, count: int, op: str, out: Any) -> None:
         mean += values.astype(np.float32) * share
         out[...] = mean.astype(out.dtype)
     else:
-        OPERATIONS[op](total, values, out=out)
+        _UFUNCS[op](total, values, out=out)
 
 
 def _finish(total: Any, size: int, op: str) -> None:
@@ -65,7 +61,7 @@ def _finish(total: Any, size: int, op: str) -> None:
     Args:
         total: the accumulated values.
         size: number of ranks.
-        op: a key of OPERATIONS.
+        op: one of OPERATIONS.
     """
     if op == "mean" and not _has_running_mean(total.dtype, op):
         np.true_divide(total, total.dtype.type(size), out=total)
@@ -122,7 +118,7 @@ def reducing_blocks(
             first with its own values alone. To each of the others it adds its own values first;
             the last is complete then.
         num_gathering: number of steps that follow, in which each rank passes on complete parts.
-        op: a key of OPERATIONS; `sum` for a mean of integers, see `quotients_and_remainders`.
+        op: one of OPERATIONS; `sum` for a mean of integers, see `quotients_and_remainders`.
 
     Returns:
         `sends`, `receives`, `num_ready` and `arrived`.

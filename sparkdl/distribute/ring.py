@@ -33,8 +33,6 @@ from sparkdl.distribute.rows import check_row_bytes, check_splits, row_bytes, ro
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
 from sparkdl.distribute.votes import Ballot
 
-__all__ = ["SHORT_BYTES", "Ring"]
-
 # Shorter arrays are gathered as a whole, which takes half as many steps.
 SHORT_BYTES = 1 << 15
 
@@ -109,7 +107,8 @@ class Ring:
             raise ValueError("reduce_scatter got a number; expected at least one dimension.")
         if self.size == 1:
             return array.copy()
-        width, rows = array[:1].size, row_slices(len(array), self.size)
+        width = array[:1].size
+        rows = row_slices(len(array), self.size)
         # The part at a position is completed by the rank at the previous position, see `_reduce`.
         owners = [self._ranks[position - 1] for position in range(self.size)]
         parts = [slice(rows[rank].start * width, rows[rank].stop * width) for rank in owners]
@@ -143,24 +142,24 @@ class Ring:
         Args:
             array: array of at least one dimension, see `allgather`.
         """
-        own = as_array(array)
+        rows = as_array(array)
         with self._lock:
             shapes = np.zeros((self.size, 2), np.int64)
-            shapes[self.rank] = len(own), row_bytes(own)
+            shapes[self.rank] = len(rows), row_bytes(rows)
             shapes = self.allreduce(shapes, "sum")
             check_row_bytes("allgather", shapes[:, 1], self.size)
             counts = [int(num_rows) for num_rows, _ in shapes]
-            whole = aligned_empty((sum(counts), *own.shape[1:]), own.dtype)
+            whole = aligned_empty((sum(counts), *rows.shape[1:]), rows.dtype)
             outs = split_rows(whole, counts)
             blocks = [
-                all_blocks([outs[rank] if rank != self.rank else own]) for rank in self._ranks
+                all_blocks([outs[rank] if rank != self.rank else rows]) for rank in self._ranks
             ]
             # A rank sends its own array first, and then each array that it has received.
             parts = [blocks[(self._position - step) % self.size] for step in range(self.size)]
             sends = [block for part in parts[:-1] for block in part]
             receives = [block for part in parts[1:] for block in part]
-            self._exchange("allgather", 0, own[:0], sends, receives, len(parts[0]))
-        outs[self.rank][...] = own
+            self._exchange("allgather", 0, rows[:0], sends, receives, len(parts[0]))
+        outs[self.rank][...] = rows
         return whole, counts
 
     def alltoall(self, array: Any, splits: Sequence[int]) -> list[Any]:
@@ -237,7 +236,7 @@ class Ring:
             return vote
         values = np.empty(0, np.uint8) if array is None else check_operand(array, op)
         with self._lock:
-            operation = list(OPERATIONS).index(op)
+            operation = OPERATIONS.index(op)
             header = pack_header(self._num_calls, "vote", operation, values)
             ballot = Ballot(header, vote, values.tobytes(), self.size)
             self._through(ballot.sends, ballot.receives, 1, ballot.arrived)
@@ -270,7 +269,7 @@ class Ring:
 
     def _reduce_short(self, array: Any, out: Any, op: str) -> None:
         """Gather the arrays of all ranks and reduce them on this rank, in ring order."""
-        messages = self._gather_short("allreduce", list(OPERATIONS).index(op), array)
+        messages = self._gather_short("allreduce", OPERATIONS.index(op), array)
         self._reduce_messages(messages, out, op)
 
     def _reduce_messages(self, messages: Sequence[Any], out: Any, op: str) -> None:
@@ -312,9 +311,9 @@ class Ring:
             array: the values of this rank.
             out: array for the result.
             parts: slices of the flat array, by position in the ring.
-            op: a key of OPERATIONS.
+            op: one of OPERATIONS.
         """
-        operation = list(OPERATIONS).index(op)
+        operation = OPERATIONS.index(op)
         num_gathering = self.size - 1 if call == "allreduce" else 0
 
         def reduce(flat: Any, result: Any, op: str) -> Any:

@@ -5,8 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["check_row_bytes", "check_splits", "row_bytes", "row_slices", "split_rows"]
-
 
 def row_slices(count: int, num_slices: int) -> list[slice]:
     """Return consecutive slices of `count` rows; the first ones have one row more than the last.

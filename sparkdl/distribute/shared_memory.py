@@ -16,8 +16,6 @@ import numpy as np
 
 from sparkdl.distribute.greeting import SLICE_S
 
-__all__ = ["BLOCK_BYTES", "NUM_SLOTS", "Slots", "agreed_slots", "receive_slots", "send_slots"]
-
 BLOCK_BYTES = 1 << 20
 NUM_SLOTS = 4
 
@@ -107,7 +105,7 @@ def receive_slots(
 
 
 def agreed_slots(
-    offered: Slots | None,
+    slots: Slots | None,
     connection: socket.socket,
     deadline: float,
     is_cancelled: Callable[[], bool],
@@ -115,17 +113,17 @@ def agreed_slots(
     """Return the memory that this process has offered if the successor uses it, otherwise None.
 
     Args:
-        offered: the result of `send_slots`.
+        slots: the result of `send_slots`.
         connection: the connection to the successor.
         deadline, is_cancelled: see `receive_slots`.
 
     Raises:
         OSError: if the successor does not answer in time, or the ring is cancelled.
     """
-    if offered is None:
+    if slots is None:
         return None
     answer, _ = _receive(connection, deadline, is_cancelled)
-    return offered if answer == _SHARED else None
+    return slots if answer == _SHARED else None
 
 
 def _receive(

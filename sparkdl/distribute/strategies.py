@@ -2,18 +2,16 @@
 
 import functools
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl import context
 from sparkdl.context import Context
-from sparkdl.distribute import keras3_patches, tested_versions
+from sparkdl.distribute import keras3_patches
 from sparkdl.distribute.autoshard import keep_marked_shares
 from sparkdl.distribute.join_marker import joining
-from sparkdl.late_imports import after_import
-
-__all__ = ["choose", "correct_strategies", "strategy", "uses_tf_keras"]
+from sparkdl.host.late_imports import after_import
+from sparkdl.host.optional_packages import require
 
 # By default all gradients travel as one buffer after the last of them is computed; smaller packs
 # overlap with the computation. A step of 25 million parameters on two CPU processes took 317 to
@@ -36,7 +34,8 @@ def strategy() -> Any:
 
     Raises:
         RuntimeError: if this process is a worker or server of a parameter-server run; or, in a
-            gang, if TensorFlow has computed something before the first call.
+            gang, if TensorFlow has computed something before the first call; or if Keras lacks a
+            name that is corrected for several workers.
 
     Example:
         >>> from sparkdl import distribute
@@ -45,6 +44,7 @@ def strategy() -> Any:
         >>> distribute.strategy().num_replicas_in_sync
         1
     """
+    require("tensorflow", "distribute.strategy()")
     return _strategy(os.getpid())
 
 
@@ -162,20 +162,17 @@ def _correct_constructor(tensorflow: Any) -> None:
 # Process-wide state: Keras is patched once per process.
 @functools.cache
 def _correct_keras() -> None:
-    """Correct Keras 3 for several replicas, if the installed versions were tested."""
+    """Correct Keras 3 for several replicas.
+
+    Raises:
+        RuntimeError: if a correction does not know the installed Keras.
+    """
     if uses_tf_keras(os.environ):
         return
     import keras
-    import tensorflow as tf
 
-    if tested_versions.is_keras_2(keras.__version__) or keras.backend.backend() != "tensorflow":
-        return
-    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    if message := tested_versions.untested(versions):
-        warnings.warn(
-            f"Keras is not corrected for several workers or GPUs. {message}", stacklevel=2
-        )
-    else:
+    # Keras 2, which is a part of TensorFlow up to 2.15, needs no correction.
+    if hasattr(keras, "ops") and keras.backend.backend() == "tensorflow":
         keras3_patches.apply()
 
 

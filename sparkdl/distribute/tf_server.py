@@ -6,8 +6,6 @@ from typing import Any
 
 from sparkdl import context
 
-__all__ = ["serve"]
-
 
 def serve() -> None:
     """Run this process's TensorFlow server, as worker or parameter server; never return.

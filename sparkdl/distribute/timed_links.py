@@ -16,16 +16,7 @@ from sparkdl.distribute.heartbeat import Heartbeat
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timeline import Collective, Recorder
-from sparkdl.reporter import TIMELINE
-
-__all__ = [
-    "TimedLinks",
-    "make_links",
-    "mark_step_start",
-    "process_recorder",
-    "start_recording",
-    "stop_recording",
-]
+from sparkdl.files.layout import TrialPaths
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
@@ -75,12 +66,14 @@ class TimedLinks(Links):
 
         has_failed = True
         self._pieces = []
-        begin_ns, others_begin_ns = time.perf_counter_ns(), _other_threads_ns()
+        begin_ns = time.perf_counter_ns()
+        others_begin_ns = _other_threads_ns()
         try:
             super().exchange(sends, receives, num_ready, timed_arrived, lag)
             has_failed = False
         finally:
-            end_ns, others_end_ns = time.perf_counter_ns(), _other_threads_ns()
+            end_ns = time.perf_counter_ns()
+            others_end_ns = _other_threads_ns()
             collective = Collective(
                 header=sends[0][: HEADER.size],  # The first block begins with the header.
                 predecessor=self._predecessor.rank,
@@ -95,15 +88,15 @@ class TimedLinks(Links):
                 self.recorder.flush()
 
     def _send(self, *args: Any) -> bool:
-        return self._timed("send", super()._send, *args)
+        return self._record("send", super()._send, *args)
 
     def _receive(self, *args: Any) -> bool:
-        return self._timed("receive", super()._receive, *args)
+        return self._record("receive", super()._receive, *args)
 
     def _wait(self, *args: Any) -> None:
-        self._timed("wait", super()._wait, *args)
+        self._record("wait", super()._wait, *args)
 
-    def _timed(self, kind: str, call: Callable[..., _Value], *args: Any) -> _Value:
+    def _record(self, kind: str, call: Callable[..., _Value], *args: Any) -> _Value:
         begin_ns = time.perf_counter_ns()
         try:
             return call(*args)
@@ -158,11 +151,11 @@ def mark_step_start(function: _Function) -> _Function:
         return function
 
     @functools.wraps(function)
-    def marked(*args: Any) -> Any:
+    def mark_and_call(*args: Any) -> Any:
         recorder.step()
         return function(*args)
 
-    return cast(_Function, marked)
+    return cast(_Function, mark_and_call)
 
 
 def process_recorder() -> Recorder | None:
@@ -177,7 +170,7 @@ def _recorder(pid: int) -> Recorder | None:
     me = context.current()
     if not me.timeline or me.folder is None:
         return None
-    path = Path(me.folder, TIMELINE, f"{me.role}-{me.index}.json")
+    path = Path(TrialPaths(me.folder).timeline_of(me.role, me.index))
     return Recorder(path, me.rank, f"rank {me.rank} ({me.role} {me.index})")
 
 

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.distribute.call_header import CALLS, HEADER
-from sparkdl.local_files import write_fully
-
-__all__ = ["COLLECTIVE", "STEP", "Collective", "Recorder", "is_written"]
+from sparkdl.files.local_files import write_fully
 
 # Categories of events.
 STEP, COLLECTIVE = "step", "collective"

@@ -4,8 +4,6 @@ from typing import Any
 
 from sparkdl.distribute.call_header import check_vote
 
-__all__ = ["Ballot"]
-
 
 class Ballot:
     """The messages of all ranks, on their way around the ring.

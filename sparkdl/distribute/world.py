@@ -13,8 +13,6 @@ from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.ring import Ring
 
-__all__ = ["invitation", "is_joined", "ring"]
-
 
 def ring() -> Ring:
     """Return the ring of all ranks that train together; outside a gang, a ring of one rank.
@@ -39,7 +37,7 @@ def invitation() -> Invitation | None:
 
 def is_joined() -> bool:
     """Return True if this process has called `ring` before, and has joined."""
-    return _joined.cache_info().currsize > 0 and not isinstance(_join_once(), Exception)
+    return _ring_of.cache_info().currsize > 0 and not isinstance(_join_once(), Exception)
 
 
 # Process-wide state: a lock for each process, as a forked one may find that of its parent held.
@@ -47,16 +45,16 @@ _locks: dict[int, threading.Lock] = {}
 
 
 def _join_once() -> tuple[Ring, Invitation | None] | Exception:
-    """Return what `_joined` does; threads that call it at the same time wait for the first."""
+    """Return what `_ring_of` does; threads that call it at the same time wait for the first."""
     with _locks.setdefault(os.getpid(), threading.Lock()):
-        return _joined(os.getpid())
+        return _ring_of(os.getpid())
 
 
 # Process-wide state: one ring per process, or the error with which it could not join: an invitation
 # serves once. The process id is an argument so that a forked process does not use the ring of its
 # parent.
 @functools.lru_cache(maxsize=1)
-def _joined(pid: int) -> tuple[Ring, Invitation | None] | Exception:
+def _ring_of(pid: int) -> tuple[Ring, Invitation | None] | Exception:
     me = context.current()
     if me.ring is None:
         return Ring(), None

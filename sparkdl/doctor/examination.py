@@ -9,10 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyspark
 from pyspark.sql import SparkSession
 
-from sparkdl import config, storage
+from sparkdl import config
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.slots import Slots
@@ -23,7 +22,7 @@ from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.doctor.executor_checks import check_executors
 from sparkdl.doctor.facts import Facts, collect_facts
 from sparkdl.doctor.java import NO_JAVA, check_java
-from sparkdl.doctor.report import MAX_NAMED, Check, HealthReport, State, fault, note, skipped
+from sparkdl.doctor.report import MAX_NAMED, Check, HealthReport, State, fault, not_checked, note
 from sparkdl.doctor.root_checks import check_root
 from sparkdl.doctor.root_probe import (
     LIMIT_S,
@@ -45,10 +44,11 @@ from sparkdl.doctor.spark_checks import (
     task_failure,
 )
 from sparkdl.doctor.task import FACTS_SCHEMA, FactsTask
+from sparkdl.doctor.version_checks import check_other_package, check_spark_home, check_versions
 from sparkdl.errors import PreflightError, SlotsError
+from sparkdl.files import storage
 from sparkdl.runner.display.waiting import waiting_for_executors
-
-__all__ = ["examine", "examine_cluster"]
+from sparkdl.spark.versions import FOR_SPARK
 
 # The order of the checks in a report.
 SUBJECTS = (
@@ -80,19 +80,26 @@ def examine(
     Returns:
         The checks, each with the remedy of its fault: `print` the report.
     """
+    versions = [*check_versions(), *check_other_package()]
+    if any(check.state is State.FAULT for check in check_versions(FOR_SPARK)):
+        return _without_spark(versions, root)
     runs = bool(spark or active_session())
     java = check_java()
-    if java.state is State.FAULT and not runs:
-        return _without_spark([java], root)
+    if not runs:
+        before = [java, *check_spark_home()]
+        if any(check.state is State.FAULT for check in before):
+            return _without_spark([*versions, *before], root)
     say("Asking Spark ..." if runs else "Starting Spark ...")
     try:
         cluster = SparkCluster(spark)
     except Exception as exc:  # noqa: BLE001 Whatever Spark raises is what the user must know.
-        return _without_spark([java, start_failure(f"{type(exc).__name__}: {exc}")], root)
+        failure = start_failure(f"{type(exc).__name__}: {exc}")
+        return _without_spark([*versions, java, failure], root)
     if cluster.tasks_outlive_driver:
-        java = skipped(java.subject, NO_JAVA)
+        java = not_checked(java.subject, NO_JAVA)
     try:
-        return HealthReport([java, *examine_cluster(cluster, root, say)])
+        checks = examine_cluster(cluster, root, say)
+        return HealthReport(_by_subject([*versions, java, *checks]))
     finally:
         if not runs:
             cluster.spark.stop()
@@ -101,12 +108,12 @@ def examine(
 def _without_spark(checks: list[Check], root: str | os.PathLike[str] | None) -> HealthReport:
     """Return what can be said of the driver alone."""
     folder = storage.absolute(config.resolve("root", root) or "runs")
-    with _probed(folder) as probe:
+    with _place_probe(folder) as probe:
         checks += check_root(folder, probe.driver, [], ())
     checks += check_executors(collect_facts(), [], 0.0, 0.0, 1)
     why = "Spark cannot be started"
-    checks += [skipped(subject, why) for subject in ("Executors", "Slots", "Clocks", "GPUs")]
-    return HealthReport(_in_order(checks))
+    checks += [not_checked(subject, why) for subject in ("Executors", "Slots", "Clocks", "GPUs")]
+    return HealthReport(_by_subject(checks))
 
 
 def examine_cluster(
@@ -114,37 +121,38 @@ def examine_cluster(
 ) -> list[Check]:
     """Return the checks of a cluster that has been started, see `examine`."""
     settings = SparkSettings(cluster.conf, cluster.master)
-    driver_host, driver = cluster.conf("spark.driver.host"), collect_facts()
+    driver_host = cluster.conf("spark.driver.host")
+    driver = collect_facts()
     with waiting_for_executors(cluster, say):
         cluster.wait_for_executors(settings.num_slots or 1)
-    registered, expected = cluster.executors()
+    registered, num_expected = cluster.executors()
     checks = [
-        check_version(cluster.version, pyspark.__version__),
-        check_num_executors(settings, registered, expected, driver_host),
+        *check_version(cluster.version, cluster.tasks_outlive_driver),
+        check_num_executors(settings, registered, num_expected, driver_host),
     ]
     slots = _slots(cluster, checks)
     folder = storage.absolute(root or cluster.root())
-    with _probed(folder) as probe:
-        asked = _Asked([], 0.0, 0.0)
+    with _place_probe(folder) as probe:
+        answers = _Answers([], 0.0, 0.0)
         if why := _cannot_ask(settings, slots, registered):
-            checks.append(skipped("Executors", why))
+            checks.append(not_checked("Executors", why))
         else:
             say(f"Asking {slots.count} slots ...")
-            asked = _ask(cluster, driver, probe, checks)
-        executors = asked.executors
+            answers = _ask(cluster, driver, probe, checks)
+        executors = answers.executors
         unseen = _unseen(probe, executors)
         roots = list(check_root(folder, probe.driver, executors, unseen))
     checks += check_slots(settings, slots)
-    checks += check_executors(driver, executors, asked.begun_s, asked.ended_s, slots.count)
+    checks += check_executors(driver, executors, answers.begun_s, answers.ended_s, slots.count)
     checks += roots
     detects = config.resolve("detect_gpus", None, cluster.conf)
     checks += check_gpus(settings, detects, executors)
     checks.append(check_network(settings, driver_host, executors))
     checks += check_settings(settings, os.environ)
-    return _in_order(checks)
+    return _by_subject(checks)
 
 
-def _in_order(checks: Iterable[Check]) -> list[Check]:
+def _by_subject(checks: Iterable[Check]) -> list[Check]:
     """Return the checks by subject; those of a subject stay in their order."""
     return sorted(checks, key=lambda check: SUBJECTS.index(check.subject))
 
@@ -170,7 +178,7 @@ def _cannot_ask(settings: SparkSettings, slots: Slots, registered: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Answers:
     """The facts of the executors, and the time of the driver before and after it asked them."""
 
     executors: list[Facts]
@@ -178,7 +186,7 @@ class _Asked:
     ended_s: float
 
 
-def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) -> _Asked:
+def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) -> _Answers:
     """Run a task in each slot. An executor on which it fails is a fault."""
     task = FactsTask(
         packages=driver.packages,
@@ -201,23 +209,23 @@ def _ask(cluster: Cluster, driver: Facts, probe: "_Probe", checks: list[Check]) 
             tags=(tag,),
         )
     except (JobFailed, PreflightError) as exc:
-        checks += _failed(exc, driver.packages["python"], failed_tasks(cluster.spark, tag))
-        return _Asked([], begun_s, time.time())
+        checks += _job_faults(exc, driver.packages["python"], failed_tasks(cluster.spark, tag))
+        return _Answers([], begun_s, time.time())
     finally:
         limit.cancel()
     ended_s = time.time()
-    every = [Facts.from_json(row["facts"]) for row in rows]
+    facts_of_tasks = [Facts.from_json(row["facts"]) for row in rows]
     # Each executor has answered from all its slots; an answer with an error counts.
-    every.sort(key=lambda facts: bool(facts.root and facts.root.error))
-    executors = {(facts.host, facts.process): facts for facts in every}
+    facts_of_tasks.sort(key=lambda facts: bool(facts.root and facts.root.error))
+    executors = {(facts.host, facts.process): facts for facts in facts_of_tasks}
     ordered = sorted(executors.values(), key=lambda facts: (facts.host, facts.folder))
     if len(ordered) < (num_registered := cluster.executors()[0]):
         failed = failed_tasks(cluster.spark, tag)
         checks += _not_reached(len(ordered), num_registered, failed, driver.packages["python"])
-    return _Asked(ordered, begun_s, ended_s)
+    return _Answers(ordered, begun_s, ended_s)
 
 
-def _failed(
+def _job_faults(
     exc: JobFailed | PreflightError, python: str, tasks: Sequence[FailedTask]
 ) -> list[Check]:
     """Return the faults of a job that has failed."""
@@ -263,7 +271,7 @@ class _Probe:
 
 
 @contextmanager
-def _probed(root: str) -> Iterator[_Probe]:
+def _place_probe(root: str) -> Iterator[_Probe]:
     """Write, read and delete files in the root, and leave nothing behind."""
     new_folders = _new_folders(root)
     folder = probe_folder(root)
@@ -286,16 +294,16 @@ def _new_folders(root: str) -> list[Path]:
         return []
     path = storage.local_path(root)
     try:
-        missing = within(LIMIT_S, lambda: [p for p in (path, *path.parents) if not p.exists()])
+        folders = within(LIMIT_S, lambda: [p for p in (path, *path.parents) if not p.exists()])
     except OSError:  # The user may not enter a folder, or its file system does not answer.
         return []
-    return list(missing)
+    return list(folders)
 
 
 def _unseen(probe: _Probe, executors: Sequence[Facts]) -> set[str]:
     """Return the names of the executors' files that the driver does not see."""
-    left = [facts.root for facts in executors if facts.root and facts.root.mark]
-    return {file.name for file in left if not _sees(probe.folder, file)}
+    files = [facts.root for facts in executors if facts.root and facts.root.mark]
+    return {file.name for file in files if not _sees(probe.folder, file)}
 
 
 def _sees(folder: str, file: RootProbe) -> bool:

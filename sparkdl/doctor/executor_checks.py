@@ -3,17 +3,16 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from sparkdl._version import DISTRIBUTION
 from sparkdl.doctor.facts import Facts
-from sparkdl.doctor.report import Check, fault, listed, note, ok
+from sparkdl.doctor.report import Check, fault, in_short, note, ok
 from sparkdl.runs.machine import ABSENT
-
-__all__ = ["check_executors", "where"]
 
 # Packages whose objects or files pass between driver and executors, or that decide on results.
 COMPARED = {
     *("cloudpickle", "fsspec", "h5py", "hdfs-native", "jax", "jaxlib", "keras", "ml-dtypes"),
-    *("numpy", "pandas", "protobuf", "pyarrow", "s3fs", "sparkdl", "tensorflow", "tensorflow-cpu"),
-    *("tf-keras", "torch"),
+    *("numpy", "pandas", "protobuf", "pyarrow", "s3fs", "tensorflow", "tensorflow-cpu"),
+    *("tf-keras", "torch", DISTRIBUTION),
 }
 # A clock that differs by less makes no difference to sparkdl.
 MAX_SKEW_S = 5.0
@@ -57,10 +56,12 @@ def where(executors: Sequence[Facts], some: Iterable[Facts]) -> str:
         some: the executors to name.
     """
     hosts = [facts.host for facts in executors]
-    return listed(f"{f.host} (in {f.folder})" if hosts.count(f.host) > 1 else f.host for f in some)
+    return in_short(
+        f"{f.host} (in {f.folder})" if hosts.count(f.host) > 1 else f.host for f in some
+    )
 
 
-def _grouped(
+def _group(
     executors: Sequence[Facts], key: Callable[[Facts], str | None]
 ) -> dict[str, list[Facts]]:
     """Return the executors by what is to be said of them; None is nothing."""
@@ -71,7 +72,7 @@ def _grouped(
     return groups
 
 
-def _described(executors: Sequence[Facts], groups: Mapping[str, list[Facts]]) -> str:
+def _describe(executors: Sequence[Facts], groups: Mapping[str, list[Facts]]) -> str:
     return "; ".join(f"{text} on {where(executors, some)}" for text, some in groups.items())
 
 
@@ -81,19 +82,19 @@ def _described(executors: Sequence[Facts], groups: Mapping[str, list[Facts]]) ->
 def _check_python(driver: Facts, executors: Sequence[Facts]) -> Check:
     """Spark itself refuses another minor version, see `task_failure`."""
     here = driver.packages["python"]
-    groups = _grouped(executors, lambda facts: facts.packages.get("python"))
+    groups = _group(executors, lambda facts: facts.packages.get("python"))
     if not groups:
         place = "driver and executors" if executors else "driver"
         return ok("Python", f"Python {here} on {place}")
-    text = f"Python {_described(executors, groups)}; the driver has {here}."
+    text = f"Python {_describe(executors, groups)}; the driver has {here}."
     return note("Python", text, "Equal minor versions are enough, equal versions are better.")
 
 
 def _one_tensorflow(packages: Mapping[str, str]) -> dict[str, str]:
     """Return packages of which `tensorflow-cpu`, a build of TensorFlow, is named `tensorflow`."""
-    known = {name: version for name, version in packages.items() if version != ABSENT}
-    build = known.pop("tensorflow-cpu", None)
-    return known if build is None else {"tensorflow": build, **known}
+    present = {name: version for name, version in packages.items() if version != ABSENT}
+    build = present.pop("tensorflow-cpu", None)
+    return present if build is None else {"tensorflow": build, **present}
 
 
 def _with_one_tensorflow(driver: Facts, facts: Facts) -> Facts:
@@ -129,20 +130,22 @@ def _check_packages(driver: Facts, executors: Sequence[Facts]) -> Iterator[Check
         (other, "Versions differ: ", "."),
         (spark, "Versions differ: ", f"; the driver has pyspark {driver.pyspark}."),
     ):
-        if groups := _grouped(executors, key):
+        if groups := _group(executors, key):
             is_healthy = False
-            yield fault("Packages", f"{begin}{_described(executors, groups)}{end}", _INSTALL)
+            yield fault("Packages", f"{begin}{_describe(executors, groups)}{end}", _INSTALL)
     if is_healthy:
-        names = ["sparkdl", "pyspark", "tensorflow", "keras", "pyarrow", "numpy", "cloudpickle"]
+        names = [DISTRIBUTION, "pyspark", "tensorflow", "keras", "pyarrow", "numpy", "cloudpickle"]
         versions = {**driver.packages, "pyspark": driver.pyspark}
-        known = ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
+        text = ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
         place = "driver and executors" if executors else "driver"
-        yield ok("Packages", f"{known} on {place}")
+        yield ok("Packages", f"{text} on {place}")
     others = {
         name for facts in executors for name in facts.packages if name not in {*COMPARED, "python"}
     }
     if others:
-        text = f"{len(others)} other packages differ between driver and executors: {listed(others)}"
+        text = (
+            f"{len(others)} other packages differ between driver and executors: {in_short(others)}"
+        )
         yield note("Packages", text, "Make them equal if your training function uses them.")
 
 
@@ -156,7 +159,7 @@ def _names(facts: Facts, condition: Callable[[str, str], bool]) -> str | None:
 def _check_clocks(executors: Sequence[Facts], begun_s: float, ended_s: float) -> Check:
     """The clock of an executor lies between those of the driver before and after the job."""
     skews = {id(f): max(begun_s - f.time_s, f.time_s - ended_s, 0.0) for f in executors}
-    groups = _grouped(
+    groups = _group(
         executors,
         lambda f: (
             f"{skews[id(f)]:.0f} s {'behind' if f.time_s < begun_s else 'ahead'}"
@@ -165,14 +168,14 @@ def _check_clocks(executors: Sequence[Facts], begun_s: float, ended_s: float) ->
         ),
     )
     if groups:
-        text = f"The clock differs from the driver's by at least {_described(executors, groups)}."
+        text = f"The clock differs from the driver's by at least {_describe(executors, groups)}."
         return fault("Clocks", text, "Let the hosts get their time from NTP (chrony or ntpd).")
     seconds = max(skews.values()) + ended_s - begun_s
     return ok("Clocks", f"equal, as far as a job of {seconds:.0f} s can tell")
 
 
 def _check_open_files(driver: Facts, executors: Sequence[Facts], num_slots: int) -> Check:
-    groups = _grouped(
+    groups = _group(
         executors,
         lambda facts: (
             f"{facts.open_files[0]} open files"
@@ -181,14 +184,14 @@ def _check_open_files(driver: Facts, executors: Sequence[Facts], num_slots: int)
         ),
     )
     if groups:
-        text = f"A process may have only {_described(executors, groups)}."
+        text = f"A process may have only {_describe(executors, groups)}."
         return fault(
             "Open files",
             text,
             f"Start Spark's workers with a limit of {MIN_OPEN_FILES} or more (ulimit -n, or "
             "LimitNOFILE= of their service).",
         )
-    # As in `runner.concurrency`: each running trial and each trial that waits has a Spark job.
+    # As in `runner.loop.concurrency`: each running trial and each trial that waits has a Spark job.
     need = 128 + 3 * (num_slots + num_slots // 4)
     hard = driver.open_files[1]
     if hard is not None and hard < max(need, MIN_OPEN_FILES):
@@ -207,13 +210,13 @@ def _check_space(driver: Facts, executors: Sequence[Facts]) -> Check:
         texts = (f"{mb} MiB in {d}" for d, mb in facts.free_mb.items() if mb < MIN_FREE_MB)
         return ", ".join(texts) or None
 
-    groups = _grouped(executors, full)
+    groups = _group(executors, full)
     on_driver = full(driver)
     if not groups and not on_driver:
         least = min((mb for f in (driver, *executors) for mb in f.free_mb.values()), default=0)
         return ok("Disk space", f"{least >> 10} GiB or more are free for temporary files")
     places = [f"{on_driver} on the driver"] if on_driver else []
-    places += [_described(executors, groups)] if groups else []
+    places += [_describe(executors, groups)] if groups else []
     return fault(
         "Disk space",
         f"Little space is free for temporary files: {'; '.join(places)}.",
@@ -222,7 +225,7 @@ def _check_space(driver: Facts, executors: Sequence[Facts]) -> Check:
 
 
 def _check_memory(executors: Sequence[Facts]) -> Iterator[Check]:
-    limited = _grouped(
+    limited = _group(
         executors,
         lambda f: None if f.address_space_mb is None else f"{f.address_space_mb} MiB",
     )
@@ -230,7 +233,7 @@ def _check_memory(executors: Sequence[Facts]) -> Iterator[Check]:
         yield fault(
             "Memory",
             "The address space of Python is limited, in which TensorFlow may not be loaded: "
-            f"{_described(executors, limited)}.",
+            f"{_describe(executors, limited)}.",
             "Unset spark.executor.pyspark.memory, and limits of ulimit -v.",
         )
     small = [
@@ -239,7 +242,7 @@ def _check_memory(executors: Sequence[Facts]) -> Iterator[Check]:
         if len(facts.gpus) > 1 and (facts.shared_memory_mb or 0) < MIN_SHARED_MB
     ]
     if small:
-        sizes = listed(f"{facts.shared_memory_mb or 0} MiB" for facts in small)
+        sizes = in_short(f"{facts.shared_memory_mb or 0} MiB" for facts in small)
         yield note(
             "Memory",
             f"/dev/shm has {sizes} on {where(executors, small)}, through which GPUs of a host "

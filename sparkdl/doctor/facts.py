@@ -17,10 +17,8 @@ import pyspark
 from sparkdl.cluster.gpus.locks import held_devices
 from sparkdl.devices import gpus, is_busy
 from sparkdl.doctor.root_probe import RootProbe
-from sparkdl.os_processes import parent, user_name
+from sparkdl.host.os_processes import parent, user_name
 from sparkdl.runs.machine import describe
-
-__all__ = ["Facts", "collect_facts"]
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -151,8 +149,8 @@ def _free_space() -> dict[str, int]:
 
 def _temporary_folder() -> str:
     """Return the folder for temporary files; Python would choose another one if it is full."""
-    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-    return next((path for path in named if path and Path(path).is_dir()), None) or (
+    folders = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return next((path for path in folders if path and Path(path).is_dir()), None) or (
         tempfile.gettempdir()
     )
 

@@ -3,36 +3,23 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-__all__ = [
-    "MAX_NAMED",
-    "Check",
-    "HealthReport",
-    "State",
-    "fault",
-    "listed",
-    "note",
-    "ok",
-    "skipped",
-]
+from sparkdl.host.supported_versions import Deviation
+from sparkdl.runs.states import TextEnum
 
 WIDTH = 100
 # Of many hosts with the same fault, so many are named.
 MAX_NAMED = 5
 
 
-class State(str, Enum):
+class State(TextEnum):
     """The result of a check."""
 
     OK = "ok"
     NOTE = "note"
     FAULT = "fault"
     SKIPPED = "skipped"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True)
@@ -67,9 +54,17 @@ def fault(subject: str, text: str, remedy: str) -> Check:
     return Check(subject, State.FAULT, text, remedy)
 
 
-def skipped(subject: str, why: str) -> Check:
+def not_checked(subject: str, why: str) -> Check:
     """Return a check that could not be made."""
     return Check(subject, State.SKIPPED, f"not checked: {why}")
+
+
+def check_of(subject: str, deviation: Deviation | None) -> Check | None:
+    """Return the check of a version that is not supported or not tested; None for any other."""
+    if deviation is None:
+        return None
+    state = State.FAULT if deviation.is_refused else State.NOTE
+    return Check(subject, state, deviation.text, deviation.remedy)
 
 
 @dataclass(frozen=True)
@@ -114,15 +109,15 @@ class HealthReport:
         for check in self.checks:
             word = "FAULT" if check.state is State.FAULT else str(check.state)
             head = f"{word:<7}  {check.subject:<{width}}  "
-            lines += _wrapped(head, check.text)
+            lines += _wrap(head, check.text)
             if check.remedy:
-                lines += _wrapped(" " * len(head) + "-> ", check.remedy)
+                lines += _wrap(" " * len(head) + "-> ", check.remedy)
         count = len(self.faults)
         lines.append("No faults." if not count else f"{count} fault{'s' if count > 1 else ''}.")
         return "\n".join(lines)
 
 
-def _wrapped(head: str, text: str) -> list[str]:
+def _wrap(head: str, text: str) -> list[str]:
     indent = " " * len(head)
     return textwrap.wrap(
         text,
@@ -134,11 +129,11 @@ def _wrapped(head: str, text: str) -> list[str]:
     )
 
 
-def listed(names: Iterable[str]) -> str:
+def in_short(names: Iterable[str]) -> str:
     """Return names as one phrase, of which many are counted rather than named.
 
     Example:
-        >>> listed(["b", "a", "b"]), listed("abcdefgh")
+        >>> in_short(["b", "a", "b"]), in_short("abcdefgh")
         ('a, b', 'a, b, c, d, e and 3 more')
     """
     unique = sorted(set(names))

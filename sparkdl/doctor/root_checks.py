@@ -7,8 +7,6 @@ from sparkdl.doctor.facts import Facts
 from sparkdl.doctor.report import Check, fault, note, ok
 from sparkdl.doctor.root_probe import RootProbe
 
-__all__ = ["check_root"]
-
 SUBJECT = "Root"
 # Each trial writes some files, and the driver some each second.
 SLOW_S = 1.0

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl import storage
-
-__all__ = ["LIMIT_S", "RootProbe", "has_mark", "leave_mark", "probe_folder", "probe_root", "within"]
+from sparkdl.files import storage
 
 # Each operation is timed so many times, and the median counts.
 ROUNDS = 3
@@ -57,7 +55,8 @@ def probe_root(folder: str, name: str, driver_mark: str | None = None) -> RootPr
     """
     seconds: dict[str, list[float]] = {"write": [], "read": [], "delete": []}
     sees_driver: bool | None = None
-    mark, operation = "", "read the file of the driver in"
+    mark = ""
+    operation = "read the file of the driver in"
     try:
         if driver_mark is not None:
             sees_driver = within(LIMIT_S, lambda: has_mark(folder, "driver", driver_mark))
@@ -65,13 +64,14 @@ def probe_root(folder: str, name: str, driver_mark: str | None = None) -> RootPr
             url = storage.join(folder, f"{name}-{secrets.token_hex(4)}")
             content = secrets.token_bytes(_CONTENT_BYTES)
             operation = "write to"
-            seconds["write"].append(_timed(lambda: storage.write(url, content)))  # noqa: B023
+            seconds["write"].append(_seconds_of(lambda: storage.write(url, content)))  # noqa: B023
             operation = "read a file again that was written to"
-            seconds["read"].append(_timed(lambda: _check_content(url, content)))  # noqa: B023
+            seconds["read"].append(_seconds_of(lambda: _check_content(url, content)))  # noqa: B023
             operation = "delete a file in"
-            seconds["delete"].append(_timed(lambda: storage.remove(url)))  # noqa: B023
+            seconds["delete"].append(_seconds_of(lambda: storage.remove(url)))  # noqa: B023
         if sees_driver:
-            operation, mark = "write to", leave_mark(folder, name)
+            operation = "write to"
+            mark = leave_mark(folder, name)
     except Exception as exc:  # noqa: BLE001 Each store's library raises its own.
         advice = storage.advice(exc) if isinstance(exc, OSError) else ""
         text = f"cannot {operation} {folder} ({type(exc).__name__}: {exc}). {advice}"
@@ -123,7 +123,7 @@ def within(limit_s: float, action: Callable[[], Any]) -> Any:
     return result
 
 
-def _timed(action: Callable[[], None]) -> float:
+def _seconds_of(action: Callable[[], None]) -> float:
     begun_s = time.perf_counter()
     within(LIMIT_S, action)
     return time.perf_counter() - begun_s

@@ -9,20 +9,10 @@ from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.config import SETTINGS, resolve
 from sparkdl.doctor.executor_checks import where
 from sparkdl.doctor.facts import Facts
-from sparkdl.doctor.report import Check, fault, listed, note, ok, skipped
+from sparkdl.doctor.report import Check, check_of, fault, in_short, not_checked, note, ok
 from sparkdl.errors import ConfigError
-from sparkdl.loopback import is_loopback
-
-__all__ = [
-    "check_gpus",
-    "check_network",
-    "check_num_executors",
-    "check_settings",
-    "check_slots",
-    "check_version",
-    "start_failure",
-    "task_failure",
-]
+from sparkdl.host.loopback import is_loopback
+from sparkdl.spark.versions import deviations
 
 PREFIX = "SPARKDL_"
 # Variables of sparkdl that are no settings of the user.
@@ -39,7 +29,8 @@ _START_REMEDIES = {
         "Set HADOOP_CONF_DIR to the folder with the configuration of the Hadoop cluster."
     ),
     r"All masters are unresponsive|Connection refused|UNAVAILABLE": (
-        "Start the master, or correct its URL, which --master or spark.master names."
+        "Start the master, or correct its URL, which --master or spark.master names. A master of "
+        "another release of Spark than the driver's does not answer either."
     ),
 }
 
@@ -101,39 +92,34 @@ def task_failure(error: str, driver_python: str, who: str = "The executors") -> 
     )
 
 
-def check_version(spark: str, pyspark: str) -> Check:
-    """Check that PySpark and Spark are of the same version.
+def check_version(spark: str, is_connect: bool) -> Iterator[Check]:
+    """Yield the checks of the version of Spark, and of the PySpark that drives it.
 
     Args:
         spark: the version of Spark, of which a vendor's may have more parts.
-        pyspark: the version of PySpark on the driver.
+        is_connect: PySpark is a client of Spark Connect.
     """
-    if spark.split(".")[:2] != pyspark.split(".")[:2]:
-        return fault(
-            "Spark",
-            f"PySpark {pyspark} drives Spark {spark}.",
-            f"Install pyspark {'.'.join(spark.split('.')[:2])}, or unset SPARK_HOME.",
-        )
-    return ok("Spark", f"Spark {spark}")
+    checks = [check_of("Spark", found) for found in deviations(spark, is_connect)]
+    yield from [check for check in checks if check] or [ok("Spark", f"Spark {spark}")]
 
 
 def check_num_executors(
-    settings: SparkSettings, registered: int, expected: int, driver_host: str | None
+    settings: SparkSettings, registered: int, num_expected: int, driver_host: str | None
 ) -> Check:
     """Check that executors have registered.
 
     Args:
         settings: the settings of Spark.
         registered: the number of executors that have registered.
-        expected: the number of executors that the settings ask for.
+        num_expected: the number of executors that the settings ask for.
         driver_host: the address of the driver that the executors were told.
     """
     if settings.is_embedded:
         return ok("Executors", f"Spark is embedded ({settings.master}): the driver runs the tasks")
-    text = f"{registered} of {expected} executors of {settings.master} have registered"
+    text = f"{registered} of {num_expected} executors of {settings.master} have registered"
     if settings.adds_executors:
         text = f"{registered} executors of {settings.master}, and more while tasks wait"
-    if registered >= expected or (settings.adds_executors and registered):
+    if registered >= num_expected or (settings.adds_executors and registered):
         return ok("Executors", text)
     reasons = ["Look at the queue of the cluster and at the logs of its workers"]
     if driver_host and is_loopback(driver_host) and not settings.is_local:
@@ -156,7 +142,8 @@ def check_slots(settings: SparkSettings, slots: Slots) -> Iterator[Check]:
         settings: the settings of Spark.
         slots: the slots that were counted.
     """
-    cores, cpus = settings.executor_cores, settings.task_cpus
+    cores = settings.executor_cores
+    cpus = settings.task_cpus
     if slots.count < 1:
         yield fault(
             "Slots",
@@ -172,7 +159,8 @@ def check_slots(settings: SparkSettings, slots: Slots) -> Iterator[Check]:
             "(spark.task.cpus).",
             "Let spark.executor.cores be a multiple of spark.task.cpus.",
         )
-    gpus, per_task = settings.executor_gpus, settings.task_gpus
+    gpus = settings.executor_gpus
+    per_task = settings.task_gpus
     if gpus and per_task and cores and cores // cpus < gpus / per_task:
         yield note(
             "Slots",
@@ -189,7 +177,8 @@ def check_settings(settings: SparkSettings, environ: Mapping[str, str]) -> Itera
         settings: the settings of Spark.
         environ: the environment variables of the driver.
     """
-    conf, count = settings.conf, 0
+    conf = settings.conf
+    count = 0
     for check in (
         *_risky(conf, settings.adds_executors),
         *_unknown(environ),
@@ -225,14 +214,14 @@ def _risky(conf: Callable[[str], str | None], adds_executors: bool) -> Iterator[
 
 
 def _unknown(environ: Mapping[str, str]) -> Iterator[Check]:
-    known = {name.upper(): setting.variable for name, setting in SETTINGS.items()}
+    variables = {name.upper(): setting.variable for name, setting in SETTINGS.items()}
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or variable in {*known.values(), *_INTERNAL}:
+        if not variable.startswith(PREFIX) or variable in {*variables.values(), *_INTERNAL}:
             continue
-        near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.8)
+        near = difflib.get_close_matches(variable.removeprefix(PREFIX), variables, n=1, cutoff=0.8)
         if near:
             text = f"{variable} is no setting of sparkdl."
-            yield note("Settings", text, f"Did you mean {known[near[0]]}?")
+            yield note("Settings", text, f"Did you mean {variables[near[0]]}?")
 
 
 def _invalid(conf: Callable[[str], str | None]) -> Iterator[Check]:
@@ -257,8 +246,9 @@ def check_gpus(
         detects: trials see GPUs that Spark did not assign (`SPARKDL_DETECT_GPUS`).
         executors: the facts of the executors.
     """
-    scheduled, per_task = settings.executor_gpus, settings.task_gpus
-    found = [facts for facts in executors if facts.gpus]
+    scheduled = settings.executor_gpus
+    per_task = settings.task_gpus
+    with_gpus = [facts for facts in executors if facts.gpus]
     if settings.is_embedded and per_task:
         yield fault(
             "GPUs",
@@ -268,14 +258,15 @@ def check_gpus(
         )
     elif scheduled:
         yield from _check_scheduled(scheduled, per_task, executors)
-    elif not found:
+    elif not with_gpus:
         yield ok("GPUs", "none, and none were asked for")
     elif detects:
-        yield ok("GPUs", f"{_counts(executors, found)}; trials share them by locks")
+        yield ok("GPUs", f"{_counts(executors, with_gpus)}; trials share them by locks")
     else:
         yield note(
             "GPUs",
-            f"{_counts(executors, found)}, but Spark schedules none, so that no trial uses them.",
+            f"{_counts(executors, with_gpus)}, but Spark schedules none, so that no trial "
+            "uses them.",
             "Start Spark with GPU scheduling, see conf/README.md, or set SPARKDL_DETECT_GPUS=1.",
         )
     yield from _check_holders(executors)
@@ -346,10 +337,10 @@ def check_network(
     if settings.is_local:
         return ok("Network", "all processes are on this host")
     if not executors:
-        return skipped("Network", "no executor has answered")
+        return not_checked("Network", "no executor has answered")
     alone = [facts for facts in executors if facts.local_ip and is_loopback(facts.local_ip)]
     if alone and len({facts.host for facts in executors}) > 1:
-        addresses = listed(str(facts.local_ip) for facts in alone)
+        addresses = in_short(str(facts.local_ip) for facts in alone)
         return fault(
             "Network",
             f"SPARK_LOCAL_IP is {addresses} on {where(executors, alone)}, an address that only "

@@ -11,8 +11,6 @@ from sparkdl.cluster.gpus.assignment import spark_gpus
 from sparkdl.doctor.facts import collect_facts
 from sparkdl.doctor.root_probe import probe_root
 
-__all__ = ["FACTS_SCHEMA", "FactsTask"]
-
 FACTS_SCHEMA = "facts string"
 
 

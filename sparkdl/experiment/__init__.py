@@ -11,10 +11,10 @@ print(run)
 A verb is imported when it is first used: reading runs needs no Spark.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sparkdl.experiment.run_actions  # noqa: F401
+from sparkdl.host.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sparkdl.experiment.distributed import allreduce, horovod, mirrored, parameter_server
@@ -40,23 +40,17 @@ __all__ = [
     "try_one",
 ]
 
-_MODULES = {
-    "sparkdl.experiment.distributed": ("allreduce", "horovod", "mirrored", "parameter_server"),
-    "sparkdl.experiment.reproducing": ("replay", "reproduce", "try_one"),
-    "sparkdl.experiment.saved_runs": ("compare", "history", "load", "resume"),
-    "sparkdl.experiment.trials": ("launch", "search"),
-    "sparkdl.inference.prediction": ("predict",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(
-        f"module 'sparkdl.experiment' has no attribute {name!r}. Expected one of "
-        f"{', '.join(__all__)}."
-    )
+__getattr__ = lazy_names(
+    "sparkdl.experiment",
+    {
+        "sparkdl.experiment.distributed": "allreduce horovod mirrored parameter_server",
+        "sparkdl.experiment.reproducing": "replay reproduce try_one",
+        "sparkdl.experiment.saved_runs": "compare history load resume",
+        "sparkdl.experiment.trials": "launch search",
+        "sparkdl.inference.prediction": "predict",
+    },
+    __all__,
+)
 
 
 def __dir__() -> list[str]:

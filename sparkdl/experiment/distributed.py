@@ -1,19 +1,22 @@
 """Runs on the driver. Run a training function in several processes at the same time."""
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from sparkdl.cluster.plan import Resources, Role
+from sparkdl.cluster.program.packaging import pack
+from sparkdl.cluster.program.preloading import find_framework
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, FunctionError
 from sparkdl.options import Options, check_count, takes_options
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
+from sparkdl.runner.pipeline.prepare import check_framework
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call
 from sparkdl.runs import Run
-
-__all__ = ["allreduce", "horovod", "mirrored", "parameter_server"]
+from sparkdl.training.script import function_of
 
 # The evaluator gets this long to evaluate the last checkpoint after all workers have returned.
 EVALUATOR_GRACE_S = 60.0
@@ -40,9 +43,10 @@ def _takes_only_train(verb: Verb) -> Verb:
 @takes_options
 @_takes_only_train
 def allreduce(
-    train: Callable[[], Any],
+    train: Callable[[], Any] | str | os.PathLike[str],
     *,
     num_workers: int,
+    args: Sequence[str] = (),
     data: Any = None,
     evaluator: bool = False,
     elastic: bool = False,
@@ -51,15 +55,19 @@ def allreduce(
 ) -> Run:
     """Run a training function in equal workers that all run at the same time.
 
-    Spark starts either all workers or none. Each worker gets its GPUs and, depending on
-    `framework`, `TF_CONFIG` or the variables of `torch.distributed` or JAX;
+    Spark starts either all workers or none. Each worker gets its GPUs, `TF_CONFIG`, and the
+    variables of `torch.distributed` and JAX;
     `distribute.strategy()` creates the matching strategy. Worker 0 is the chief: its return value
     is `run.result`, and its checkpoints and metrics are stored. The first worker that fails ends
     all workers. If an executor is lost, all workers are restarted from the last checkpoint.
 
     Args:
-        train: a function without parameters; every worker calls it.
+        train: a function without parameters, which every worker calls; or the path of a script,
+            which every worker runs as `python train.py` does. The script and the modules beside it
+            travel with the run; it runs in the working directory of this process, if the worker's
+            host has it.
         num_workers: number of workers, each in its own Spark slot.
+        args: the words after the script on its command line.
         data: a DataFrame, or several by name, such as `{"train": df, "validation": other}`. Every
             worker gets an equal share of the rows, see `data.dataset`.
         evaluator: start one more process with the role `evaluator`, outside the workers' cluster.
@@ -93,7 +101,7 @@ def allreduce(
     """
     return _run_equal_workers(
         kind="allreduce",
-        train=train,
+        train=function_of(train, args),
         num_workers=num_workers,
         data=data,
         options=Options.parse(options, allreduce),
@@ -106,9 +114,10 @@ def allreduce(
 @takes_options
 @_takes_only_train
 def horovod(
-    train: Callable[[], Any],
+    train: Callable[[], Any] | str | os.PathLike[str],
     *,
     num_workers: int,
+    args: Sequence[str] = (),
     data: Any = None,
     elastic: bool = False,
     timeline: bool = False,
@@ -121,9 +130,9 @@ def horovod(
     `sparkdl.horovod.torch as hvd` in place of `horovod.torch`.
 
     Args:
-        train: a function without parameters; every worker calls it.
+        train: a function without parameters or the path of a script, see `allreduce`.
         num_workers: number of workers, which is `hvd.size()`; each in its own Spark slot.
-        data, elastic, timeline: see `allreduce`.
+        args, data, elastic, timeline: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -143,7 +152,7 @@ def horovod(
     """
     return _run_equal_workers(
         kind="horovod",
-        train=train,
+        train=function_of(train, args),
         num_workers=num_workers,
         data=data,
         options=Options.parse(options, horovod),
@@ -231,6 +240,8 @@ def mirrored(train: Callable[[], Any], *, data: Any = None, **options: Any) -> R
     check_call(train, {})
     num_gpus = parsed.num_gpus
     if num_gpus is None:
+        program = pack(train)
+        check_framework(parsed.framework or find_framework(program.imports), program)
         num_gpus = SparkCluster(parsed.spark).most_gpus
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=num_gpus, default_gpus="share")
     role = Role(name="worker", count=1, resources=resources)

@@ -5,15 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
+from sparkdl.files import storage
+from sparkdl.files.resources import check_exists, distinct_names
 from sparkdl.options import Options
-from sparkdl.resources import check_exists, distinct_names
-from sparkdl.runner.one_trial import try_function
-from sparkdl.runner.replay import replay_trial
-from sparkdl.runner.reproduce import reproduce_run
+from sparkdl.runner.again.one_trial import try_function
+from sparkdl.runner.again.replay import replay_trial
+from sparkdl.runner.again.reproduce import reproduce_run
 from sparkdl.runs import Run, Trial
-
-__all__ = ["replay", "reproduce", "try_one"]
+from sparkdl.training import preloaded
 
 
 def reproduce(
@@ -128,6 +127,7 @@ def try_one(
     seed: int = 0,
     folder: str | os.PathLike[str] | None = None,
     versioned_resources: Sequence[str] = (),
+    preload: Callable[[], Any] | None = None,
 ) -> Any:
     """Call a training function once, in this process, with a context as in a trial.
 
@@ -141,6 +141,7 @@ def try_one(
         folder: the folder of the trial, for its reports, checkpoints and TensorBoard events; by
             default a new temporary folder, which is removed if the function writes nothing.
         versioned_resources: see `sparkdl.options.Options`.
+        preload: a function whose result is `context.preloaded`, see `sparkdl.options.Options`.
 
     Returns:
         What the function returns.
@@ -160,4 +161,5 @@ def try_one(
         check_exists(Path(path))
     names = distinct_names(os.path.abspath(path) for path in versioned_resources)
     kept = {name: Path(path) for name, path in names.items()}
-    return try_function(train, dict(params or {}), seed, folder, kept)
+    with preloaded.holding(None if preload is None else preload()):
+        return try_function(train, dict(params or {}), seed, folder, kept)

@@ -4,17 +4,15 @@ from typing import Any
 
 from sparkdl.runs.actions import Actions
 
-__all__: list[str] = []
-
 
 def _debug(*args: Any) -> Any:
-    from sparkdl.runner.one_trial import debug_trial
+    from sparkdl.runner.again.one_trial import debug_trial
 
     return debug_trial(*args)
 
 
 def _tensorboard(*args: Any, **options: Any) -> Any:
-    from sparkdl.runs.tensorboard import start_tensorboard
+    from sparkdl.board.start import start_tensorboard
 
     return start_tensorboard(*args, **options)
 

@@ -6,22 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl import storage
 from sparkdl.cluster.root import resolve_root
 from sparkdl.errors import ConfigError, RunNotFoundError, suggest
+from sparkdl.experiment.newest import newest_run
+from sparkdl.files import storage
+from sparkdl.files.layout import RUN
 from sparkdl.options import Options
-from sparkdl.runner.loaded_run import LoadedRunHandle
+from sparkdl.runner.control.loaded_run import LoadedRunHandle
 from sparkdl.runs import Run
 from sparkdl.runs import history as _history
-from sparkdl.runs.comparison import Comparison
-from sparkdl.runs.filters import Since, Where, chosen
-from sparkdl.runs.newest import newest_run
-from sparkdl.runs.retry import parse_retry
+from sparkdl.runs.filters import Since, Where, meets, rows_meeting
+from sparkdl.runs.retry_choice import parse_retry
+from sparkdl.runs.views.comparison import Comparison
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["compare", "history", "load", "resume"]
 
 
 def load(id_or_path: Run | str | os.PathLike[str] | None = None) -> Run:
@@ -70,7 +69,7 @@ def _path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:
     if id_or_path is None:
         return newest_run(resolve_root())
     is_id = isinstance(id_or_path, str) and "/" not in id_or_path
-    if is_id and not Path(id_or_path, "run.json").exists():
+    if is_id and not Path(id_or_path, RUN).exists():
         return storage.join(resolve_root(), os.fspath(id_or_path))
     return os.fspath(id_or_path)
 
@@ -112,8 +111,11 @@ def history(
         >>> history(where="best >= 1", tags="baseline")["run"][0] == run.id
         True
     """
-    frame = _history.history(resolve_root(root))
-    return chosen(frame, where, user, since, tags)
+    rows, unreadable = _history.newest_rows(resolve_root(root))
+    frame = _history.frame_of(rows, unreadable).iloc[rows_meeting(rows, user, since, tags)]
+    if where is not None and len(frame):
+        frame = frame[meets(frame, where)]
+    return frame.reset_index(drop=True)
 
 
 def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> Comparison:
@@ -201,7 +203,7 @@ def resume(
         >>> len(resume(run.path, num_trials=3, progress=False).trials)
         3
     """
-    from sparkdl.runner.resume import continue_search
+    from sparkdl.runner.again.resume import resume_run
 
     path = run_or_path.path if isinstance(run_or_path, Run) else os.fspath(run_or_path)
     changes = {
@@ -217,4 +219,4 @@ def resume(
     Options.parse(options, resume)
     retry = parse_retry(options.get("retry")) | ({"failed"} if retry_failed else frozenset())
     changes = {name: value for name, value in changes.items() if value is not None}
-    return continue_search(storage.absolute(path), train, changes, retry, data, options)
+    return resume_run(storage.absolute(path), train, changes, retry, data, options)

@@ -1,31 +1,50 @@
 """Runs on the driver. Run a training function many times, as the trials of one run."""
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.errors import ConfigError, FunctionError
 from sparkdl.experiment.saved_runs import load
 from sparkdl.options import Options, check_count, check_direction, takes_options
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.secret_names import known_secrets
 from sparkdl.search.files.formats import read_space
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import combine_values
 from sparkdl.search.space.spaces import Space
+from sparkdl.secrets.names import known_secrets
 
-__all__ = ["launch", "search"]
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _takes_session(verb: Verb) -> Verb:
+    """Decorate a verb to accept a SparkSession before its other arguments."""
+
+    @functools.wraps(verb)
+    def call(*args: Any, **options: Any) -> Any:
+        bases = type(args[0]).__mro__ if args else ()
+        if any(base.__name__ == "SparkSession" for base in bases):  # Classic or Spark Connect.
+            return verb(*args[1:], **{"spark": args[0], **options})
+        if len(args) > 2:
+            raise ConfigError(
+                f"{verb.__name__} expects (train, args) or (spark, train, args); got {len(args)} "
+                f"arguments, the first of which is a {type(args[0]).__name__}, not a SparkSession."
+            )
+        return verb(*args, **options)
+
+    return call  # type: ignore[return-value]
 
 
 @takes_options
+@_takes_session
 def launch(
-    train: Callable[..., Any] | Any,
-    args: Mapping[str, Sequence[Any]] | Callable[..., Any] | None = None,
-    more: Mapping[str, Sequence[Any]] | None = None,
+    train: Callable[..., Any],
+    args: Mapping[str, Sequence[Any]] | None = None,
     *,
     combine: str = "product",
     data: Any = None,
@@ -41,7 +60,6 @@ def launch(
         train: a function that takes its parameters by name and returns a number, a dict of
             numbers and file paths, or None. An exception makes its trial FAILED, not the run.
         args: a list of values for each parameter; None for a single trial without parameters.
-        more: `args`, if the first argument is the SparkSession.
         combine: `product` for every combination; `zip` for the first values together, the second
             values together, and so on.
         data: a DataFrame, or several by name. Every trial gets all rows, see `data.dataset`. With
@@ -70,45 +88,22 @@ def launch(
         >>> run.best.params
         {'learning_rate': 0.1}
     """
-    spark, function, values = _split_session(train, args, more)
-    if spark is not None:
-        options["spark"] = spark
     parsed = Options.parse(options, launch)
-    params = combine_values(values, combine)
-    check_call(function, params[0])
+    params = combine_values(args, combine)
+    check_call(train, params[0])
     resources = Resources(num_cpus=parsed.num_cpus, num_gpus=parsed.num_gpus)
     role = Role(name="worker", count=1, resources=resources)
     return execute(
         Request(
             kind="launch",
             roles=(role,),
-            train=function,
+            train=train,
             options=parsed,
             params=params,
             data=data,
             init_from=init_from,
         )
     )
-
-
-def _split_session(train: Any, args: Any, more: Any) -> tuple[Any, Any, Any]:
-    """Return the SparkSession or None, the training function and its values.
-
-    The arguments are those of `launch(train, args)` or `launch(spark, train, args)`.
-    """
-    if _is_session(train):
-        return train, args, more
-    if more is not None:
-        raise ConfigError(
-            "launch expects (train, args) or (spark, train, args); got three arguments, the first "
-            f"of which is a {type(train).__name__}, not a SparkSession."
-        )
-    return None, train, args
-
-
-def _is_session(value: object) -> bool:
-    """Return True for a SparkSession of Spark classic or Spark Connect."""
-    return any(base.__name__ == "SparkSession" for base in type(value).__mro__)
 
 
 @takes_options

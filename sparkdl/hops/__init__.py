@@ -9,18 +9,22 @@ a name, of 1.0 (https://github.com/logicalclocks/hops-util-py). Each module is i
 first used.
 """
 
-import importlib
-from types import ModuleType
+from sparkdl.hops.absent_names import absent_names
 
-__all__ = ["devices", "experiment", "hdfs", "kafka", "model", "serving", "tensorboard", "util"]
+__all__ = [
+    "devices",
+    "experiment",
+    "hdfs",
+    "kafka",
+    "model",
+    "numpy_helper",
+    "pandas_helper",
+    "serving",
+    "tensorboard",
+    "util",
+]
 
-
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"sparkdl.hops.{name}")
-    raise AttributeError(
-        f"module 'sparkdl.hops' has no attribute {name!r}. Expected one of {', '.join(__all__)}."
-    )
+__getattr__ = absent_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

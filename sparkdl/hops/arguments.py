@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from sparkdl.errors import ConfigError
 from sparkdl.hops.open_experiment import state
 from sparkdl.hops.resources import local_resources
-from sparkdl.metric_names import direction_of_name
+from sparkdl.training.metric_names import direction_of_name
 
 __all__ = ["NO_NAME", "Direction", "options_of", "verb"]
 
@@ -23,22 +23,22 @@ class Direction:
     MIN = "MIN"
 
 
-def verb(**renamed: str) -> Callable[[Verb], Verb]:
+def verb(**new_names: str) -> Callable[[Verb], Verb]:
     """Decorate a verb: accept names of arguments of older versions, refuse to run after `begin`.
 
     Args:
-        **renamed: the name that an argument has now, by its older name.
+        **new_names: the name that an argument has now, by its older name.
     """
 
     def decorate(function: Verb) -> Verb:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if state.opened:
+            if state.experiment:
                 raise RuntimeError(
                     f"experiment.{function.__name__} was called between experiment.begin and "
                     "experiment.end. Call experiment.end first."
                 )
-            return function(*args, **{renamed.get(name, name): kwargs[name] for name in kwargs})
+            return function(*args, **{new_names.get(name, name): kwargs[name] for name in kwargs})
 
         return call  # type: ignore[return-value]
 

@@ -73,7 +73,7 @@ def multi_worker_mirrored(
     """
     options = options_of(name, versioned_resources, description, metric_key)
     num_executors = util.num_executors()
-    num_processes = num_executors if num_executors > 1 else util.num_slots()
+    num_processes = num_executors if num_executors > 1 else util.num_slots(waits=True)
     if num_processes < 2:
         raise ConfigError(
             "Spark has one executor with one slot; expected at least two workers. Start Spark with "
@@ -143,7 +143,7 @@ def parameter_server(
     options = options_of(name, versioned_resources, description, metric_key)
     num_ps, num_executors = util.num_param_servers(), util.num_executors()
     if num_executors == 1:
-        num_executors = util.num_slots()
+        num_executors = util.num_slots(waits=True)
     num_workers = num_executors - num_ps - 1 - int(evaluator)
     if num_ps < 1 or num_workers < 1:
         raise ConfigError(

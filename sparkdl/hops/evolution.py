@@ -119,7 +119,8 @@ class Evolution:
             rivals = [self._rival(number) for number in range(len(self._population))]
             for number, score in enumerate(self._evaluate(rivals, evaluate)):
                 if score > scores[number]:
-                    self._population[number], scores[number] = rivals[number], score
+                    self._population[number] = rivals[number]
+                    scores[number] = score
             yield [self._sign * score for score in scores]
 
     def _evaluate(self, individuals: list[Individual], evaluate: Evaluate) -> list[float]:
@@ -135,14 +136,14 @@ class Evolution:
 
     def _rival(self, number: int) -> Individual:
         """Return an individual that competes with the one of this number."""
-        others = [one for i, one in enumerate(self._population) if i != number]
-        first, second, third = self._random.sample(others, 3)
+        rivals = [one for i, one in enumerate(self._population) if i != number]
+        first, second, third = self._random.sample(rivals, 3)
         rival = []
         for place, dimension in enumerate(self._dimensions.values()):
             mutated = first[place] + self._mutation * (second[place] - third[place])
             is_mutated = self._random.random() <= self._crossover
-            own = self._population[number][place]
-            rival.append(self._within(dimension, mutated) if is_mutated else own)
+            value = self._population[number][place]
+            rival.append(self._within(dimension, mutated) if is_mutated else value)
         return rival
 
     @staticmethod
@@ -152,8 +153,8 @@ class Evolution:
         return float(round(value)) if isinstance(dimension, Int | Categorical) else value
 
     def _params(self, individual: Individual) -> Params:
-        named = zip(self._dimensions.items(), individual, strict=True)
-        return {name: _value(dimension, number) for (name, dimension), number in named}
+        pairs = zip(self._dimensions.items(), individual, strict=True)
+        return {name: _value(dimension, number) for (name, dimension), number in pairs}
 
 
 def _bounds(dimension: Dimension) -> tuple[float, float]:

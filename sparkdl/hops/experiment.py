@@ -7,6 +7,8 @@ Each function returns the path of its results and what the training function ret
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparkdl.files.resources import distinct_names
+from sparkdl.hops.absent_names import absent_names
 from sparkdl.hops.arguments import NO_NAME, Direction, verb
 from sparkdl.hops.distributed import (
     collective_all_reduce,
@@ -18,7 +20,6 @@ from sparkdl.hops.open_experiment import OpenExperiment, state
 from sparkdl.hops.project import root
 from sparkdl.hops.resources import local_resources
 from sparkdl.hops.trials import differential_evolution, grid_search, launch, random_search
-from sparkdl.resources import distinct_names
 
 __all__ = [
     "Direction",
@@ -33,6 +34,8 @@ __all__ = [
     "parameter_server",
     "random_search",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 @verb()
@@ -63,8 +66,8 @@ def begin(
     paths = local_resources(versioned_resources)
     names = distinct_names(str(path.absolute()) for path in paths)
     resources = {name: Path(path) for name, path in names.items()}
-    state.opened = OpenExperiment.begin(root(), name, description, resources)
-    return state.opened.opened.run.path
+    state.experiment = OpenExperiment.begin(root(), name, description, resources)
+    return state.experiment.opened.run.path
 
 
 def end(metric: float | None = None) -> None:
@@ -77,8 +80,9 @@ def end(metric: float | None = None) -> None:
         RuntimeError: if no experiment has begun.
         TypeError, ValueError: if the metric is no number. The experiment goes on.
     """
-    if state.opened is None:
+    if state.experiment is None:
         raise RuntimeError("no experiment is running: experiment.end follows experiment.begin.")
     value = None if metric is None else float(metric)
-    opened, state.opened = state.opened, None
-    opened.end(value)
+    experiment = state.experiment
+    state.experiment = None
+    experiment.end(value)

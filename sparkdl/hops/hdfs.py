@@ -6,15 +6,22 @@ a local or mounted disk or on any store with a URL.
 
 import fnmatch
 import getpass
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.hops.project import expand, is_folder, root
+from sparkdl.files import storage
+from sparkdl.hops.absent_names import absent_names
+from sparkdl.hops.copies import copy_to_hdfs, copy_to_local, cp, move, rename
+from sparkdl.hops.file_status import access, chmod, chown, lsl, stat
+from sparkdl.hops.local_modules import add_module
+from sparkdl.hops.project import existing, expand, is_folder, root
 
 __all__ = [
     "abs_path",
+    "access",
+    "add_module",
+    "chmod",
+    "chown",
+    "close",
     "copy_to_hdfs",
     "copy_to_local",
     "cp",
@@ -28,6 +35,7 @@ __all__ = [
     "load",
     "log",
     "ls",
+    "lsl",
     "mkdir",
     "move",
     "open_file",
@@ -36,7 +44,10 @@ __all__ = [
     "project_user",
     "rename",
     "rmr",
+    "stat",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 # ---- the project
@@ -71,13 +82,17 @@ def project_user() -> str:
     return f"{project_name()}__{getpass.getuser()}"
 
 
+def close() -> None:
+    """Have no effect: there is no connection to a NameNode."""
+
+
 def abs_path(hdfs_path: str) -> str:
     """Return the full path of a file or folder.
 
     Raises:
         FileNotFoundError: if it does not exist.
     """
-    return _existing(hdfs_path)
+    return existing(hdfs_path)
 
 
 def get_plain_path(abs_path: str) -> str:
@@ -89,124 +104,6 @@ def get_plain_path(abs_path: str) -> str:
     """
     _, scheme, rest = abs_path.rpartition("://")
     return f"/{rest.partition('/')[2]}" if scheme else abs_path
-
-
-def _existing(path: str, project: str | None = None) -> str:
-    url = expand(path, project)
-    if not storage.exists(url):
-        raise FileNotFoundError(
-            f"{path!r} is not in the project: there is no {url}. hdfs.project_path() is the folder "
-            "of the runs, which SPARKDL_ROOT or spark.sparkdl.root sets."
-        )
-    return url
-
-
-# ---- copies from and to the local disk
-
-
-def copy_to_hdfs(
-    local_path: str, relative_hdfs_path: str, overwrite: bool = False, project: str | None = None
-) -> None:
-    """Copy a local file or folder to the project.
-
-    Args:
-        local_path: the local file or folder.
-        relative_hdfs_path: the folder into which it is copied, or a new path for the copy.
-        overwrite: replace a file or folder of the same name in the folder `relative_hdfs_path`.
-        project: see `project_path`.
-
-    Raises:
-        FileNotFoundError: if the local file does not exist.
-        FileExistsError: if the copy exists, and `overwrite` is False.
-
-    Example:
-        >>> _ = Path("data.csv").write_text("1,2")
-        >>> copy_to_hdfs("data.csv", "Resources")
-        >>> load("Resources/data.csv")
-        b'1,2'
-    """
-    source = Path(local_path).absolute()
-    if not source.exists():
-        raise FileNotFoundError(f"copy_to_hdfs got {local_path!r}: there is no {source}.")
-    target = expand(relative_hdfs_path, project)
-    is_inside = overwrite or relative_hdfs_path.endswith("/") or is_folder(target)
-    _copy(source, storage.join(target, source.name) if is_inside else target, overwrite)
-
-
-def _copy(source: Path, target: str, overwrite: bool) -> None:
-    if storage.exists(target):
-        if not overwrite:
-            raise FileExistsError(f"{target} exists. Pass overwrite=True to replace it.")
-        if storage.is_local(target) and _is_same(source, storage.local_path(target)):
-            return
-        storage.remove(target)
-    storage.copy(source, target)
-
-
-def _is_same(source: Path, copy: Path) -> bool:
-    """Return True if a file or folder would be replaced by itself.
-
-    Raises:
-        OSError: if a folder would be replaced by something in it, which would be removed, too.
-    """
-    source, copy = source.resolve(), copy.resolve()
-    if source != copy and source.is_relative_to(copy):
-        raise OSError(f"{source} cannot replace {copy}, the folder that contains it.")
-    return source == copy
-
-
-def copy_to_local(
-    hdfs_path: str, local_path: str = "", overwrite: bool = False, project: str | None = None
-) -> str:
-    """Copy a file or folder of the project to a local folder, and return the path of the copy.
-
-    A copy that exists with the same files and sizes is not repeated.
-
-    Args:
-        hdfs_path: the file or folder.
-        local_path: an existing local folder; by default the working directory.
-        overwrite: copy also if the copy exists.
-        project: see `project_path`.
-
-    Raises:
-        FileNotFoundError: if the file or the local folder does not exist.
-
-    Example:
-        >>> dump("1,2", "Resources/more.csv")
-        >>> Path(copy_to_local("Resources/more.csv")).read_text()
-        '1,2'
-    """
-    folder = Path(local_path).absolute()
-    if not folder.is_dir():
-        raise FileNotFoundError(f"copy_to_local got {local_path!r}: there is no folder {folder}.")
-    url = _existing(hdfs_path, project)
-    copy = folder / url.rpartition("/")[2]
-    if copy.exists():
-        if not overwrite and _sizes(str(copy)) == _sizes(url):
-            return str(copy)
-        if storage.is_local(url) and _is_same(storage.local_path(url), copy):
-            return str(copy)
-        storage.remove(str(copy))
-    _fetch(url, copy)
-    return str(copy)
-
-
-def _sizes(url: str) -> dict[str, int]:
-    """Return the size of each file in a folder by its relative path, or of a single file."""
-    filesystem, path = storage.filesystem(url)
-    found = filesystem.find(path, detail=True)
-    return {name[len(path) :].strip("/"): entry["size"] for name, entry in found.items()}
-
-
-def _fetch(url: str, copy: Path) -> None:
-    """Copy a file or folder to a local path that does not exist."""
-    if storage.is_local(url):
-        storage.copy(storage.local_path(url), str(copy))
-    elif is_folder(url):
-        storage.download(url, copy)
-    else:
-        filesystem, path = storage.filesystem(url)
-        filesystem.get_file(path, str(copy))
 
 
 # ---- files
@@ -227,7 +124,7 @@ def load(hdfs_path: str) -> bytes:
     Raises:
         FileNotFoundError: if there is no such file.
     """
-    return storage.read(_existing(hdfs_path))
+    return storage.read(existing(hdfs_path))
 
 
 def open_file(
@@ -273,7 +170,7 @@ def isdir(hdfs_path: str, project: str | None = None) -> bool:
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.
     """
-    return is_folder(_existing(hdfs_path, project))
+    return is_folder(existing(hdfs_path, project))
 
 
 def isfile(hdfs_path: str, project: str | None = None) -> bool:
@@ -282,7 +179,7 @@ def isfile(hdfs_path: str, project: str | None = None) -> bool:
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.
     """
-    return not is_folder(_existing(hdfs_path, project))
+    return not is_folder(existing(hdfs_path, project))
 
 
 def ls(hdfs_path: str, recursive: bool = False, exclude_nn_addr: bool = False) -> list[str]:
@@ -298,7 +195,7 @@ def ls(hdfs_path: str, recursive: bool = False, exclude_nn_addr: bool = False) -
         >>> [path.removeprefix(project_path()) for path in ls("Logs")]
         ['Logs/a.txt']
     """
-    url = _existing(hdfs_path)
+    url = existing(hdfs_path)
     filesystem, path = storage.filesystem(url)
     if recursive:
         entries = filesystem.find(path, withdirs=True)
@@ -316,7 +213,7 @@ def glob(hdfs_path: str, recursive: bool = False, project: str | None = None) ->
         project: see `project_path`.
     """
     folder, _, pattern = hdfs_path.rpartition("/")
-    paths = ls(_existing(folder, project), recursive)
+    paths = ls(existing(folder, project), recursive)
     return [path for path in paths if fnmatch.fnmatch(path.rpartition("/")[2], pattern)]
 
 
@@ -336,7 +233,7 @@ def delete(hdfs_path: str, recursive: bool = False) -> None:
         FileNotFoundError: if there is neither a file nor a folder.
         OSError: if a folder has content, and `recursive` is False.
     """
-    url = _existing(hdfs_path)
+    url = existing(hdfs_path)
     if not recursive and is_folder(url) and storage.list_names(url):
         raise OSError(f"{url} is not empty. Pass recursive=True to remove its content, too.")
     storage.remove(url)
@@ -344,53 +241,4 @@ def delete(hdfs_path: str, recursive: bool = False) -> None:
 
 def rmr(hdfs_path: str, project: str | None = None) -> None:
     """Remove a file, or a folder with its content."""
-    storage.remove(_existing(hdfs_path, project))
-
-
-def cp(src_hdfs_path: str, dest_hdfs_path: str, overwrite: bool = False) -> None:
-    """Copy a file or folder within the project.
-
-    Args:
-        src_hdfs_path: the file or folder.
-        dest_hdfs_path: the folder into which it is copied, or a new path for the copy.
-        overwrite: replace the copy if it exists.
-
-    Raises:
-        FileExistsError: if the copy exists, and `overwrite` is False.
-    """
-    source = _existing(src_hdfs_path)
-    target = _target(source, dest_hdfs_path)
-    if storage.is_local(source):
-        _copy(storage.local_path(source), target, overwrite)
-        return
-    with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
-        _copy(Path(copy_to_local(source, folder)), target, overwrite)
-
-
-def move(src: str, dest: str) -> None:
-    """Move a file or folder within the project.
-
-    Args:
-        src: the file or folder.
-        dest: the folder into which it is moved, or its new path.
-
-    Raises:
-        FileExistsError: if there is a file or folder at its new path.
-    """
-    source = _existing(src)
-    target = _target(source, dest)
-    if storage.exists(target):
-        raise FileExistsError(f"{target} exists. Remove it with hdfs.rmr, or choose another name.")
-    storage.rename(source, target)
-
-
-def rename(src: str, dest: str) -> None:
-    """Move a file or folder within the project, see `move`."""
-    move(src, dest)
-
-
-def _target(source: str, path: str) -> str:
-    """Return the path of the copy of a file: inside a folder that exists, else the path itself."""
-    target = expand(path)
-    is_inside = path.endswith("/") or is_folder(target)
-    return storage.join(target, source.rpartition("/")[2]) if is_inside else target
+    storage.remove(existing(hdfs_path, project))

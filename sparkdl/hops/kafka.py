@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.errors import ConfigError
+from sparkdl.hops.absent_names import absent_names
+from sparkdl.host.optional_packages import require
 
 __all__ = [
     "convert_json_schema_to_avro",
@@ -22,6 +24,8 @@ __all__ = [
     "get_security_protocol",
     "parse_avro_msg",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 # Seconds that brokers have to create a topic.
 CREATE_S = 30.0
@@ -127,14 +131,11 @@ def create_topic(name: str, num_partitions: int = 1, num_replicas: int = 1) -> N
         ConfigError: if the brokers are not known, or the client is not installed.
         OSError: if the brokers have not created the topic.
     """
-    try:
-        from confluent_kafka import KafkaError, KafkaException
-        from confluent_kafka.admin import AdminClient
-        from confluent_kafka.cimpl import NewTopic
-    except ImportError as exc:
-        raise ConfigError(
-            "Kafka needs the package confluent-kafka. Run: pip install 'sparkdl[kafka]'"
-        ) from exc
+    require("confluent_kafka", "Kafka")
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
     settings = {**get_kafka_default_config()}
     settings.pop("group.id")
     topic = NewTopic(name, num_partitions, num_replicas)

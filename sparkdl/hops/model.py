@@ -9,10 +9,13 @@ from typing import Any, cast
 
 from sparkdl import models
 from sparkdl.errors import ConfigError, ModelNotFoundError
+from sparkdl.hops.absent_names import absent_names
 from sparkdl.hops.project import expand
 from sparkdl.models import ModelVersion
 
 __all__ = ["Metric", "ModelNotFound", "export", "get_best_model", "get_model"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 ModelNotFound = ModelNotFoundError
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkdl import context, storage
-from sparkdl import resources as kept
+from sparkdl import context
 from sparkdl.context import Context
-from sparkdl.runner.preview import IN_PROCESS, end_program, is_previewing
+from sparkdl.files import resources as kept
+from sparkdl.files import storage
+from sparkdl.runner.pipeline.preview import IN_PROCESS, end_preview
 from sparkdl.runs import provenance
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.ids_and_seeds import new_run_id
@@ -52,8 +53,7 @@ class OpenExperiment:
             description: a sentence about the run.
             resources: files and folders to copy into the run directory, by the names of the copies.
         """
-        if is_previewing():
-            end_program(IN_PROCESS)
+        end_preview(IN_PROCESS)
         opened = open_run(root, _description(name, description), "error")
         with opened.failing():
             storage.write(opened.paths.environment, provenance.environment())
@@ -101,7 +101,7 @@ class OpenExperiment:
 class _State:
     """The experiment that has begun and not ended, if any."""
 
-    opened: OpenExperiment | None = None
+    experiment: OpenExperiment | None = None
 
 
 # Process-wide state, as `begin` and `end` have no object in common.

@@ -3,10 +3,14 @@
 import os
 import re
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.cluster.root import resolve_root
+from sparkdl.files import storage
+from sparkdl.hops.absent_names import absent_names
 
-__all__ = ["expand", "is_folder", "root"]
+__all__ = ["existing", "expand", "is_folder", "root"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 _OTHER_PROJECT = re.compile(r"/Projects/(?P<name>[^/]+)(?P<rest>/.*)?")
 
@@ -47,9 +51,12 @@ def expand(path: str | os.PathLike[str], project: str | None = None) -> str:
     if match := _OTHER_PROJECT.fullmatch(path):
         return expand((match["rest"] or "/"), match["name"])
     folder = _folder_of(project)
-    known = [folder, root(), *filter(None, [context.current().folder])]
-    is_full = any(f"{path.rstrip('/')}/".startswith(f"{base}/") for base in known)
-    if "://" in path or is_full:
+    bases = [folder, root(), *filter(None, [context.current().folder])]
+    for base in bases:
+        if f"{path.rstrip('/')}/".startswith(f"{base}/"):
+            # `project_path() + "/Resources"` has two slashes, which differ from one on a store.
+            return f"{base}{re.sub('/+', '/', path[len(base) :])}".rstrip("/")
+    if "://" in path:
         return path.rstrip("/")
     return storage.join(folder, path.strip("/")).rstrip("/")
 
@@ -71,3 +78,18 @@ def is_folder(url: str) -> bool:
         return storage.local_path(url).is_dir()
     filesystem, path = storage.filesystem(url)
     return bool(filesystem.isdir(path))
+
+
+def existing(path: str, project: str | None = None) -> str:
+    """Return the full path of a file or folder that exists, see `expand`.
+
+    Raises:
+        FileNotFoundError: if it does not exist.
+    """
+    url = expand(path, project)
+    if not storage.exists(url):
+        raise FileNotFoundError(
+            f"{path!r} is not in the project: there is no {url}. hdfs.project_path() is the folder "
+            "of the runs, which SPARKDL_ROOT or spark.sparkdl.root sets."
+        )
+    return url

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from sparkdl import storage
+from sparkdl.errors import NotKeptError
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths, log_of
 from sparkdl.hops.project import root
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.layout import TrialPaths
 
 __all__ = ["BestResult", "Result", "best_of", "result_of", "values_of"]
 
@@ -22,7 +23,11 @@ def values_of(trial: Trial) -> dict[str, Any]:
     Args:
         trial: the trial.
     """
-    values = trial.result if isinstance(trial.result, dict) else {"metric": trial.result}
+    try:
+        result = trial.result
+    except NotKeptError:
+        result = trial.outputs
+    values = result if isinstance(result, dict) else {"metric": result}
     returned = {name: _relative(trial, value) for name, value in values.items()}
     return {**returned, "log": _from_root(_log_of(trial))}
 
@@ -51,7 +56,7 @@ def _relative(trial: Trial, value: Any) -> Any:
 def _log_of(trial: Trial) -> str:
     """Return the log of the trial, of several processes that of the chief."""
     names = storage.list_names(trial.path)
-    chiefs = [name for name in ("log-chief-0.txt", "log-worker-0.txt") if name in names]
+    chiefs = [name for name in (log_of("chief", 0), log_of("worker", 0)) if name in names]
     return storage.join(trial.path, chiefs[0]) if chiefs else TrialPaths(trial.path).log
 
 

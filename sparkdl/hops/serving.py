@@ -12,9 +12,11 @@ import urllib.request
 from dataclasses import replace
 from typing import Any
 
-from sparkdl import serving, storage
+from sparkdl import serving
 from sparkdl.errors import ConfigError, ModelNotFoundError
+from sparkdl.files import storage
 from sparkdl.hops import kafka, servings
+from sparkdl.hops.absent_names import absent_names
 from sparkdl.hops.project import root
 from sparkdl.hops.servings import Serving, all_servings, find, is_running
 
@@ -43,31 +45,27 @@ __all__ = [
     "stop",
 ]
 
+__getattr__ = absent_names(__name__, __all__)
+
 ServingNotFound = ModelNotFoundError
 RestAPIError = OSError
 
-_logger = logging.getLogger("sparkdl.serving")
+_logger = logging.getLogger("sparkdl.hops")
 REQUEST_S = 60.0
 _SERVERS = ("TENSORFLOW_SERVING", "TENSORFLOW")
 _VERBS = (":predict", ":classify", ":regress")
+
+_KSERVE = "sparkdl.serving.kserve(name, version=...) writes the InferenceService for KServe"
 
 # Arguments that need more than a server in this process, and what has their place.
 _INSTEAD = {
     "predictor": "Put what the script does into the model, such as Keras's preprocessing layers",
     "transformer": "Put what the script does into the model, such as Keras's preprocessing layers",
-    "kserve": "sparkdl.serving.kserve(name, version=...) writes the InferenceService for KServe",
+    "kfserving": _KSERVE,
+    "kserve": _KSERVE,
     "instances": "sparkdl.serving.kserve(name, min_replicas=...) writes the InferenceService of "
     "several instances; batching_enabled=True lets one server answer more requests",
     "transformer_instances": "Put the transformer into the model",
-}
-
-# Functions of hops-util-py that are not here, and what has their place.
-_WITHOUT = {
-    "export": "Use model.export",
-    "get_artifact_version": "A version of a model is its only artifact: use get_model_version",
-    "get_predictor": "The model does all: there are no predictors",
-    "get_transformer": "The model does all: there are no transformers",
-    "get_predictor_resource_config": "The server uses what this process may use",
 }
 
 # The servers that this process runs, by the file of their serving.
@@ -85,7 +83,7 @@ def create_or_update(
     artifact_version: Any = None,
     predictor: str | None = None,
     transformer: str | None = None,
-    kserve: bool | None = None,
+    kfserving: bool | None = None,
     batching_enabled: bool = False,
     topic_name: str | None = "CREATE",
     num_partitions: int = 1,
@@ -94,6 +92,7 @@ def create_or_update(
     instances: int = 1,
     transformer_instances: int | None = None,
     predictor_resource_config: Any = None,
+    kserve: bool | None = None,
 ) -> None:
     """Create a serving, or change it. A server that this process runs is started anew.
 
@@ -107,8 +106,9 @@ def create_or_update(
         topic_name: the topic of the inference log; `CREATE` creates `<serving_name>-inference`, or
             keeps the log in files if `KAFKA_BROKERS` is not set; `NONE` for no log.
         num_partitions, num_replicas: of a topic that is created.
-        predictor, transformer, kserve, instances, transformer_instances: other values than the
+        predictor, transformer, kfserving, instances, transformer_instances: other values than the
             defaults are refused.
+        kserve: the name of `kfserving` in version 3.0.
         artifact_version, inference_logging, predictor_resource_config: have no effect; records have
             the inputs and the predictions.
 
@@ -121,11 +121,12 @@ def create_or_update(
             f"serving_name is {serving_name!r}; expected a name, and then the path of the model: "
             "the order of arguments is that of hops-util-py 2.5."
         )
-    given: dict[str, Any] = {"predictor": predictor, "transformer": transformer}
-    given["kserve"] = kserve or None
-    given["instances"] = None if instances == 1 else instances
-    given["transformer_instances"] = transformer_instances or None
-    for name, value in given.items():
+    unsupported: dict[str, Any] = {"predictor": predictor, "transformer": transformer}
+    unsupported["kfserving"] = kfserving or None
+    unsupported["kserve"] = kserve or None
+    unsupported["instances"] = None if instances == 1 else instances
+    unsupported["transformer_instances"] = transformer_instances or None
+    for name, value in unsupported.items():
         if value is not None:
             raise ConfigError(f"{name} is {value!r}, which has no counterpart. {_INSTEAD[name]}.")
     if model_server not in _SERVERS:
@@ -170,7 +171,7 @@ def _log_of(
 
 def exists(serving_name: str) -> bool:
     """Return True if there is such a serving."""
-    return any(found.name == serving_name for found in all_servings())
+    return any(each.name == serving_name for each in all_servings())
 
 
 def delete(serving_name: str) -> None:
@@ -188,30 +189,30 @@ def start(serving_name: str) -> None:
         ServingNotFound: if there is no such serving.
         ConfigError: if packages are missing.
     """
-    found = find(serving_name)
-    if is_running(found):
-        _logger.info("the serving %s runs already, at %s", serving_name, found.url)
+    known_serving = find(serving_name)
+    if is_running(known_serving):
+        _logger.info("the serving %s runs already, at %s", serving_name, known_serving.url)
         return
     server = serving.start(
-        found.model_name,
-        version=found.model_version,
-        batching=found.batching_enabled or None,
-        log=_sink(found),
+        known_serving.model_name,
+        version=known_serving.model_version,
+        batching=known_serving.batching_enabled or None,
+        log=_sink(known_serving),
         port=0,
         root=root(),
     )
     _running[root(), serving_name] = server
     atexit.register(server.stop)  # Records of the log are written then.
-    servings.keep(replace(found, url=server.url, process=servings.this_process()))
+    servings.keep(replace(known_serving, url=server.url, process=servings.this_process()))
 
 
-def _sink(found: Serving) -> Any:
-    if found.kafka_topic is None:
-        return found.log
+def _sink(known_serving: Serving) -> Any:
+    if known_serving.kafka_topic is None:
+        return known_serving.log
     settings = kafka.get_kafka_default_config()
     settings.pop("group.id")  # It is for consumers.
     brokers = settings.pop("bootstrap.servers")
-    url = f"kafka://{brokers}/{found.kafka_topic}"
+    url = f"kafka://{brokers}/{known_serving.kafka_topic}"
     return serving.Log(serving.KafkaSink(url, settings))
 
 
@@ -222,17 +223,17 @@ def stop(serving_name: str) -> None:
         ServingNotFound: if there is no such serving.
         ConfigError: if another process runs it.
     """
-    found = find(serving_name)
+    known_serving = find(serving_name)
     server = _running.pop((root(), serving_name), None)
-    if server is None and is_running(found):
+    if server is None and is_running(known_serving):
         raise ConfigError(
-            f"the serving {serving_name!r} is run by another process, {found.process}. Stop it "
-            "there, or end that process."
+            f"the serving {serving_name!r} is run by another process, {known_serving.process}. "
+            "Stop it there, or end that process."
         )
     if server is not None:
         server.stop()
         atexit.unregister(server.stop)
-    servings.keep(replace(found, url=None, process=None))
+    servings.keep(replace(known_serving, url=None, process=None))
 
 
 # ---- requests
@@ -253,11 +254,11 @@ def make_inference_request(serving_name: str, data: Any, verb: str = ":predict")
     """
     if verb not in _VERBS:
         raise ConfigError(f"verb is {verb!r}; expected one of {', '.join(map(repr, _VERBS))}.")
-    found = find(serving_name)
-    if found.url is None:
+    known_serving = find(serving_name)
+    if known_serving.url is None:
         raise ConfigError(f"the serving {serving_name!r} does not run: call serving.start first.")
     body = {"instances": data} if isinstance(data, list) else data
-    url = f"{found.url}/v1/models/{servings.served_name(found)}{verb}"
+    url = f"{known_serving.url}/v1/models/{servings.served_name(known_serving)}{verb}"
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -285,8 +286,8 @@ def get(serving_name: str) -> Serving | None:
 
 def get_id(serving_name: str) -> int | None:
     """Return the id of a serving; None if there is no such serving."""
-    found = get(serving_name)
-    return None if found is None else found.id
+    known_serving = get(serving_name)
+    return None if known_serving is None else known_serving.id
 
 
 def get_model_path(serving_name: str) -> str:
@@ -319,20 +320,20 @@ def get_available_instances(serving_name: str) -> int:
     return int(is_running(find(serving_name)))
 
 
-def get_kafka_topic(serving_name: str) -> str:
-    """Return the topic of the inference log.
-
-    Raises:
-        ConfigError: if the log is not in Kafka.
-    """
-    found = find(serving_name)
-    if found.kafka_topic is None:
-        where = f"its log is in files: {found.log}" if found.log else "it keeps no log"
-        raise ConfigError(
-            f"the serving {serving_name!r} has no topic of Kafka; {where}. Set KAFKA_BROKERS, and "
-            "call serving.create_or_update again; sparkdl.monitoring reads both."
+def get_kafka_topic(serving_name: str) -> str | None:
+    """Return the topic of the inference log; None, with a warning, if the log is not in Kafka."""
+    known_serving = find(serving_name)
+    if known_serving.kafka_topic is None:
+        where = (
+            f"its log is in files: {known_serving.log}" if known_serving.log else "it keeps no log"
         )
-    return found.kafka_topic
+        _logger.warning(
+            "the serving %r has no topic of Kafka; %s. Set KAFKA_BROKERS, and call "
+            "serving.create_or_update again; sparkdl.monitoring reads both.",
+            serving_name,
+            where,
+        )
+    return known_serving.kafka_topic
 
 
 def get_status(serving_name: str) -> str:
@@ -342,18 +343,12 @@ def get_status(serving_name: str) -> str:
 
 def get_internal_endpoints(serving_name: str) -> list[str] | None:
     """Return the address of the server in a list; None if it does not run."""
-    found = find(serving_name)
-    return [found.url] if found.url and is_running(found) else None
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WITHOUT:
-        raise AttributeError(f"sparkdl.hops.serving has no {name!r}. {_WITHOUT[name]}.")
-    raise AttributeError(f"module 'sparkdl.hops.serving' has no attribute {name!r}.")
+    known_serving = find(serving_name)
+    return [known_serving.url] if known_serving.url and is_running(known_serving) else None
 
 
 def describe(serving_name: str) -> None:
     """Print what there is to say about a serving."""
-    found = find(serving_name)
-    fields = {**vars(found), "status": found.status}
+    known_serving = find(serving_name)
+    fields = {**vars(known_serving), "status": known_serving.status}
     print(", ".join(f"{name}: {value}" for name, value in fields.items()))

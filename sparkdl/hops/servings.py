@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError, ModelNotFoundError, suggest
+from sparkdl.files import storage
 from sparkdl.hops.project import expand, root
 from sparkdl.models.layout import check_name, models_folder
 from sparkdl.serving.version_source import source_of
@@ -110,10 +110,10 @@ def find(name: str) -> Serving:
     """
     file = _file(name)
     if not storage.exists(file):
-        known = [serving.name for serving in all_servings()]
+        names = [serving.name for serving in all_servings()]
         raise ModelNotFoundError(
             f"there is no serving {name!r} in {root()}; it has "
-            f"{', '.join(map(repr, known)) or 'none'}.{suggest(name, known)} Call "
+            f"{', '.join(map(repr, names)) or 'none'}.{suggest(name, names)} Call "
             "serving.create_or_update first."
         )
     return Serving(**json.loads(storage.read(file)))
@@ -131,12 +131,12 @@ def forget(name: str) -> None:
 
 def new(serving: Serving) -> Serving:
     """Keep a serving, with the id of an earlier one of its name, or the next id; return it."""
-    known = {other.name: other for other in all_servings()}
-    earlier = known.get(serving.name)
-    last = max((other.id for other in known.values()), default=0)
+    servings = {other.name: other for other in all_servings()}
+    earlier = servings.get(serving.name)
+    last = max((other.id for other in servings.values()), default=0)
     if earlier:
-        kept = {"created": earlier.created, "url": earlier.url, "process": earlier.process}
-        serving = replace(serving, id=earlier.id, **kept)  # type: ignore[arg-type]
+        fields = {"created": earlier.created, "url": earlier.url, "process": earlier.process}
+        serving = replace(serving, id=earlier.id, **fields)  # type: ignore[arg-type]
     else:
         serving = replace(serving, id=last + 1)
     keep(serving)

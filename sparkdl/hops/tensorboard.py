@@ -1,8 +1,11 @@
 """Runs in the training process. The folder for a training function's TensorBoard events."""
 
 from sparkdl import tensorboard
+from sparkdl.hops.absent_names import absent_names
 
 __all__ = ["logdir"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 def logdir() -> str:

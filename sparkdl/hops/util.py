@@ -2,12 +2,14 @@
 
 import os
 
-from sparkdl.cluster.plan import Resources
-from sparkdl.cluster.spark import SparkCluster
+from sparkdl.cluster.spark import SparkCluster, num_slots
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.errors import ConfigError
+from sparkdl.hops.absent_names import absent_names
 
 __all__ = ["num_executors", "num_param_servers", "num_slots"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 def num_executors() -> int:
@@ -22,12 +24,7 @@ def num_executors() -> int:
     most = cluster.conf("spark.dynamicAllocation.maxExecutors")
     if settings.adds_executors and most:
         return int(most)
-    return settings.num_executors or (1 if settings.is_embedded else num_slots())
-
-
-def num_slots() -> int:
-    """Return the number of processes that Spark can run at once."""
-    return SparkCluster().slots(Resources()).count
+    return settings.num_executors or (1 if settings.is_embedded else num_slots(waits=True))
 
 
 def num_param_servers() -> int:

@@ -18,8 +18,9 @@ import numpy as np
 
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.world import ring
+from sparkdl.files.typed_json import dtype_named
 
-__all__ = ["Disagreement", "agree", "contribute", "describe", "dtype_named", "join", "together"]
+__all__ = ["Disagreement", "agree", "contribute", "describe", "join", "together"]
 
 _DIGEST_BYTES = 16
 _JOINED = bytes(_DIGEST_BYTES)
@@ -109,15 +110,6 @@ def join() -> int:
         return _contribute_zeros(world)
 
 
-def dtype_named(name: str) -> Any:
-    """Return the dtype of NumPy with a name, that of bfloat16 too."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes
-
-    return ml_dtypes.bfloat16
-
-
 def contribute(world: Ring) -> list[int]:
     """Contribute zeros to the next collective of the other ranks, as a rank that has joined.
 
@@ -162,15 +154,15 @@ def _difference(descriptions: Sequence[Any]) -> str:
     )
     ours, theirs = descriptions[first], descriptions[other]
     keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-    told = [
+    calls = [
         f"rank {rank} called {described.get('call')} with "
         + ", ".join(f"{key} {described.get(key)}" for key in keys)
         for rank, described in ((first, ours), (other, theirs))
     ]
-    return f"the ranks do not call the same collectives: {told[0]}, and {told[1]}."
+    return f"the ranks do not call the same collectives: {calls[0]}, and {calls[1]}."
 
 
-# Process-wide state: a lock for each ring, see `world._joined`.
+# Process-wide state: a lock for each ring, see `world._ring_of`.
 @functools.lru_cache(maxsize=1)
 def _locks(pid: int) -> weakref.WeakKeyDictionary[Ring, Any]:
     return weakref.WeakKeyDictionary()

@@ -15,7 +15,7 @@ from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import check_splits, split_rows
 from sparkdl.horovod.agreement import Disagreement, agree, describe
 
-__all__ = ["Reduction", "allgather", "alltoall", "broadcast", "reducescatter", "scaled"]
+__all__ = ["Reduction", "allgather", "alltoall", "broadcast", "reducescatter", "scale"]
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Reduction:
         """
         arrays = [np.asarray(array, order="C") for array in arrays]
         if self.op == "adasum":
-            scaled_arrays = [scaled(array, self.prescale) for array in arrays]
+            scaled_arrays = [scale(array, self.prescale) for array in arrays]
             totals = [_adasum(world.allgather(array[None])) for array in scaled_arrays]
-            return [scaled(total, self.postscale) for total in totals]
+            return [scale(total, self.postscale) for total in totals]
         results: list[Any] = [None] * len(arrays)
         for bucket in self._buckets(arrays):
-            flat = [scaled(arrays[i], self.prescale).reshape(-1) for i in bucket]
+            flat = [scale(arrays[i], self.prescale).reshape(-1) for i in bucket]
             ring_op = _ring_operation(self.op, flat[0])
             total = world.allreduce(np.concatenate(flat) if len(flat) > 1 else flat[0], ring_op)
             is_mean_by_sum = (self.op, ring_op) == ("mean", "sum")
             factor = self.postscale / world.size if is_mean_by_sum else self.postscale
-            parts = split_rows(scaled(total, factor), [part.size for part in flat])
+            parts = split_rows(scale(total, factor), [part.size for part in flat])
             for i, part in zip(bucket, parts, strict=True):
                 # A result does not keep the memory of the others.
                 part = part.copy() if len(bucket) > 1 else part
@@ -96,7 +96,7 @@ def reducescatter(
     for array in arrays:
         ring_op = _ring_operation(op, array)
         factor = postscale / world.size if (op, ring_op) == ("mean", "sum") else postscale
-        results.append(scaled(world.reduce_scatter(scaled(array, prescale), ring_op), factor))
+        results.append(scale(world.reduce_scatter(scale(array, prescale), ring_op), factor))
     return results
 
 
@@ -141,11 +141,11 @@ def alltoall(world: Ring, array: Any, splits: Any) -> tuple[Any, Any]:
     return rows, np.array(received, np.int32)
 
 
-def scaled(array: Any, factor: float) -> Any:
+def scale(array: Any, factor: float) -> Any:
     """Return the product with a factor: integers by way of float64, float16 by way of float32.
 
     Example:
-        >>> scaled(np.array([3, -3]), 0.5)
+        >>> scale(np.array([3, -3]), 0.5)
         array([ 1, -1])
     """
     if factor == 1.0:

@@ -14,7 +14,8 @@ from sparkdl import distribute
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.equal_variables import shared_variables
 from sparkdl.distribute.world import ring
-from sparkdl.errors import PeerLostError
+from sparkdl.errors import CollectiveError
+from sparkdl.horovod.absent_names import absent_names
 from sparkdl.horovod.objects import broadcast_object
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 
 _CALLBACKS = ("CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback")
 
-HorovodInternalError = PeerLostError
+HorovodInternalError = CollectiveError
 
 
 class HostsUpdatedInterrupt(Exception):
@@ -265,7 +266,7 @@ def run_between(func: Callable[..., Any], prepare: Callable[[], None]) -> Callab
     return run_elastic
 
 
-def __getattr__(name: str) -> Any:
-    if name in _CALLBACKS:  # Imported on first use, because they import Keras, which is slow.
-        return getattr(importlib.import_module("sparkdl.horovod.tensorflow.callbacks"), name)
-    raise AttributeError(f"module 'sparkdl.horovod.elastic' has no attribute {name!r}")
+# Imported on first use, because they import Keras, which is slow.
+_LATE = dict.fromkeys(_CALLBACKS, "sparkdl.horovod.tensorflow.callbacks")
+
+__getattr__ = absent_names(__name__, [*__all__, *_CALLBACKS], late=_LATE)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkdl import experiment
-from sparkdl.horovod.rank_results import call_and_keep, kept
+from sparkdl.horovod.rank_results import call_and_keep
+from sparkdl.horovod.redirected_output import redirect
+from sparkdl.runs.results import values_of_ranks
 
 __all__ = ["results_of_ranks", "run", "warn_of_unused"]
 
@@ -42,12 +44,13 @@ def run(
         **unused: arguments for SSH, MPI, hosts and so on, which have no effect.
 
     Returns:
-        The value of each rank, by rank. Numbers, text, bytes, arrays, lists, tuples, sets and dicts
-        travel; of an elastic run, the values of the ranks that returned.
+        The value of each rank, by rank, as `Trial.result` gives it back; of an elastic run, the
+        values of the ranks that returned.
 
     Raises:
         ConfigError, FunctionError, PreflightError, TrainingFailedError, RunStoppedError: see
             `experiment.horovod`.
+        NotKeptError: if the value of a rank is an object that cannot be kept, see `Trial.result`.
 
     Example:
         >>> import sparkdl.horovod
@@ -79,17 +82,25 @@ def results_of_ranks(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
+    *,
+    stdout: Any = None,
+    stderr: Any = None,
+    with_time: bool = False,
     **options: Any,
 ) -> list[Any]:
     """Run a function by `experiment.horovod`, and return the values of all ranks.
 
     Args:
         function, args, kwargs: the function and its arguments.
+        stdout, stderr: streams to which the lines of all ranks are written, such as
+            `[0]<stdout>:line`.
+        with_time: begin these lines with the time.
         **options: see `experiment.horovod`.
     """
-    train = functools.partial(call_and_keep, function, tuple(args), dict(kwargs or {}))
+    printing = redirect(function, options, stdout, stderr, with_time)
+    train = functools.partial(call_and_keep, printing, tuple(args), dict(kwargs or {}))
     options.setdefault("name", getattr(function, "__name__", None))
-    return kept(experiment.horovod(train, **options).trials[0].path)
+    return values_of_ranks(experiment.horovod(train, **options).trials[0].path)
 
 
 def warn_of_unused(function: str, unused: Mapping[str, Any]) -> None:

@@ -40,19 +40,19 @@ class Mergeable:
 
 def merged_names(
     names: Sequence[str],
-    waiting: Mapping[str, Mergeable | None],
-    told: Sequence[Mapping[str, str]],
+    mergeables: Mapping[str, Mergeable | None],
+    digests_of_ranks: Sequence[Mapping[str, str]],
 ) -> list[list[str]]:
     """Return the names of collectives in groups that are called as one, in the order of the calls.
 
     Args:
         names: names of collectives that wait on all ranks.
-        waiting: those of this rank that can be merged, by name.
-        told: of each rank the digests of those that can be merged, by name.
+        mergeables: those of this rank that can be merged, by name.
+        digests_of_ranks: of each rank the digests of those that can be merged, by name.
     """
     groups: dict[Any, list[str]] = {}
     for name in names:
-        mergeable, digests = waiting[name], {digests.get(name) for digests in told}
+        mergeable, digests = mergeables[name], {digests.get(name) for digests in digests_of_ranks}
         # Ranks that disagree about one get an error for that one only.
         kind = mergeable.reduction if mergeable and len(digests) == 1 else name
         groups.setdefault(kind, []).append(name)

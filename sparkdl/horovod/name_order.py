@@ -53,10 +53,10 @@ class NameOrder:
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._futures: dict[str, Future[Any]] = {}
-        self._waiting: dict[str, tuple[_Call, Mergeable | None]] = {}
+        self._calls: dict[str, tuple[_Call, Mergeable | None]] = {}
         self._warn_at: dict[str, float] = {}
         self._numbers = 0, 0
-        self._joined: Future[int] | None = None
+        self._join_future: Future[int] | None = None
         self._last_active: int | None = None
         self._broken: Exception | None = None
         threading.Thread(target=self._run, name="sparkdl collectives", daemon=True).start()
@@ -87,7 +87,7 @@ class NameOrder:
                 future.set_exception(self._broken)
                 return future
             self._futures[name] = future
-            self._waiting[name] = call, mergeable
+            self._calls[name] = call, mergeable
             self._warn_at[name] = time.monotonic() + self._timeout_s
             self._changed.notify_all()
         return future
@@ -111,7 +111,7 @@ class NameOrder:
             if self._broken:
                 raise self._broken
             future: Future[int] = Future()
-            self._joined = future
+            self._join_future = future
             self._changed.notify_all()
         return future.result()
 
@@ -126,10 +126,11 @@ class NameOrder:
         For an elastic gang, after its ring has broken or before it admits ranks.
         """
         with self._changed:
-            self._fail([*self._waiting], self.ring.broken or RuntimeError("the ranks change"))
+            self._fail([*self._calls], self.ring.broken or RuntimeError("the ranks change"))
         self.wait_until_idle()
         with self._changed:
-            self._numbers, self._last_active = (0, 0), None
+            self._numbers = (0, 0)
+            self._last_active = None
 
     def close(self) -> None:
         """End the thread; collectives that wait fail."""
@@ -163,27 +164,28 @@ class NameOrder:
 
     def _fail(self, names: Sequence[str], error: Exception) -> None:
         for name in names:
-            self._waiting.pop(name, None)
+            self._calls.pop(name, None)
             self._warn_at.pop(name, None)
             self._futures.pop(name).set_exception(error)
-        if self._joined:
-            self._joined.set_exception(error)
-            self._joined = None
+        if self._join_future:
+            self._join_future.set_exception(error)
+            self._join_future = None
         self._changed.notify_all()
 
     def _call_ready(self) -> bool:
         """Call the collectives that wait on all ranks; return False after `close`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._joined or self._broken)
+            self._changed.wait_for(lambda: self._calls or self._join_future or self._broken)
             if self._broken:
                 return False
-            names, has_joined = list(self._waiting), self._joined is not None
-            mergeable = {name: each for name, (_, each) in self._waiting.items() if each}
+            names = list(self._calls)
+            has_joined = self._join_future is not None
+            mergeable = {name: each for name, (_, each) in self._calls.items() if each}
         digests = {name: each.digest for name, each in mergeable.items()}
         try:
             with together(self.ring):
-                told = _told_by_all(self.ring, [names, has_joined, digests])
-                ready = self._call_those_of_all(told)
+                reports = _reports_of_all(self.ring, [names, has_joined, digests])
+                ready = self._call_those_of_all(reports)
         except Exception as exc:
             if not isinstance(self.ring, ElasticRing):
                 raise
@@ -191,39 +193,39 @@ class NameOrder:
                 self._fail([*self._futures], exc)
             return True
         late = [name for name in names if name not in ready]
-        self._warn(late, [each for each, _, _ in told])
+        self._warn(late, [each for each, _, _ in reports])
         if not ready:
             time.sleep(PAUSE_S)
         return True
 
-    def _call_those_of_all(self, told: Sequence[Any]) -> list[str]:
+    def _call_those_of_all(self, reports: Sequence[Any]) -> list[str]:
         """Call what waits on all ranks that have not joined; return the names.
 
         Args:
-            told: of each rank the names of what waits, True if it has joined, and the digests of
+            reports: of each rank the names of what waits, True if it has joined, and the digests of
                 what can be merged.
         """
-        active = [names for names, has_joined, _ in told if not has_joined]
+        active = [names for names, has_joined, _ in reports if not has_joined]
         if not active:
             return self._end_join()
-        self._last_active = max(rank for rank, (_, joined, _) in enumerate(told) if not joined)
+        self._last_active = max(rank for rank, (_, joined, _) in enumerate(reports) if not joined)
         ready = [name for name in active[0] if all(name in names for names in active)]
-        if len(active) < len(told):
+        if len(active) < len(reports):
             for name in ready:
-                if told[self.ring.rank][1]:
+                if reports[self.ring.rank][1]:
                     contribute(self.ring)
                 else:
                     self._call([name])
             return ready
         with self._changed:
-            waiting = {name: self._waiting[name][1] for name in ready}
-        for group in merged_names(ready, waiting, [digests for _, _, digests in told]):
+            mergeables = {name: self._calls[name][1] for name in ready}
+        for group in merged_names(ready, mergeables, [digests for _, _, digests in reports]):
             self._call(group)
         return ready
 
     def _end_join(self) -> list[str]:
         with self._changed:
-            future, self._joined = self._joined, None
+            future, self._join_future = self._join_future, None
             self._numbers = self._numbers[0] + 1, 0
         last, self._last_active = self._last_active, None
         if future:
@@ -233,7 +235,7 @@ class NameOrder:
     def _call(self, names: Sequence[str]) -> None:
         """Call a collective, or several that can be merged."""
         with self._changed:
-            calls = [self._waiting.pop(name) for name in names]
+            calls = [self._calls.pop(name) for name in names]
             for name in names:
                 self._warn_at.pop(name)
         ends: list[Callable[[], Any]] = []
@@ -264,15 +266,15 @@ class NameOrder:
             future.set_result(result)
         del future, error  # The traceback of the error has this frame.
 
-    def _warn(self, names: Sequence[str], told: Sequence[Sequence[str]]) -> None:
+    def _warn(self, names: Sequence[str], names_of_ranks: Sequence[Sequence[str]]) -> None:
         """Warn about collectives that have not begun for long because other ranks lack them."""
         now = time.monotonic()
         with self._changed:  # Another thread may make them fail.
             late = [name for name in names if now >= self._warn_at.get(name, now + 1)]
             self._warn_at.update(dict.fromkeys(late, now + self._timeout_s))
         for name in late:
-            by_rank = list(zip(self._ranks, told, strict=False))
-            lacking = [rank for rank, others in by_rank if name not in others]
+            by_rank = list(zip(self._ranks, names_of_ranks, strict=False))
+            lacking = [rank for rank, names_there in by_rank if name not in names_there]
             _logger.warning(
                 "still waiting after %g s: the ranks %s have not called the collective %s, which "
                 "waits on this rank; they wait in %s. Ranks find each other by these names: call "
@@ -288,13 +290,13 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _told_by_all(world: Ring, told: Any) -> list[Any]:
+def _reports_of_all(world: Ring, report: Any) -> list[Any]:
     """Return what all ranks tell; a short record is enough if they tell the same."""
-    record = hashlib.blake2b(json.dumps(told).encode(), digest_size=16).digest()
+    record = hashlib.blake2b(json.dumps(report).encode(), digest_size=16).digest()
     records = world.allgather_record(record)
     if set(records) == {record}:
-        return [told] * len(records)
-    return world.allgather_object(told)
+        return [report] * len(records)
+    return world.allgather_object(report)
 
 
 def order_of(process_set: ProcessSet) -> NameOrder:
@@ -305,14 +307,15 @@ def order_of(process_set: ProcessSet) -> NameOrder:
     """
     orders, group = _orders(os.getpid()), group_of(process_set)
     if group not in orders:
-        mine, world = invitation(), ring()
+        mine = invitation()
+        world = ring()
         own_ring = world if isinstance(world, ElasticRing) else second_ring(group)
         orders[group] = NameOrder(own_ring, group.ranks, mine.timeout_s if mine else 60)
         group.call_at_close(orders[group].close)
     return orders[group]
 
 
-# Process-wide state: one order for each group of ranks, see `world._joined`.
+# Process-wide state: one order for each group of ranks, see `world._ring_of`.
 @functools.lru_cache(maxsize=1)
 def _orders(pid: int) -> weakref.WeakKeyDictionary[Group, NameOrder]:
     return weakref.WeakKeyDictionary()

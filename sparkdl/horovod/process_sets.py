@@ -48,11 +48,11 @@ class ProcessSet:
     mpi_comm = None
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        found = list(ranks) if isinstance(ranks, Iterable) else [None]
-        if not all(isinstance(rank, int) for rank in found):
+        rank_list = list(ranks) if isinstance(ranks, Iterable) else [None]
+        if not all(isinstance(rank, int) for rank in rank_list):
             raise ValueError(f"ProcessSet got {ranks!r}; expected a list of ranks.")
         self.process_set_id: int | None = None
-        self.ranks = sorted({rank for rank in found if rank is not None})
+        self.ranks = sorted({rank for rank in rank_list if rank is not None})
 
     def size(self) -> int | None:
         """Return the number of ranks in the set; None before it was added."""
@@ -60,9 +60,9 @@ class ProcessSet:
 
     def rank(self) -> int | None:
         """Return this rank's place in the set; None before it was added, or outside it."""
-        own = ring().rank
-        is_member = self.process_set_id is not None and own in self.ranks
-        return self.ranks.index(own) if is_member else None
+        rank = ring().rank
+        is_member = self.process_set_id is not None and rank in self.ranks
+        return self.ranks.index(rank) if is_member else None
 
     def included(self) -> bool:
         """Return True if this rank is in the set."""
@@ -94,14 +94,14 @@ def init_process_sets(process_sets: Sequence[ProcessSet | Sequence[int]] | None)
     Raises:
         ValueError: if `process_sets` is no list of sets, or has a set twice.
     """
-    found = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets or ()]
-    ranks = [s.ranks for s in (global_process_set, *found)]
+    sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in process_sets or ()]
+    ranks = [s.ranks for s in (global_process_set, *sets)]
     if twice := [each for number, each in enumerate(ranks) if each in ranks[:number]]:
         raise ValueError(
             f"hvd.init got two process sets of the ranks {twice[0]}; expected different sets. All "
             "ranks together are hvd.global_process_set."
         )
-    for process_set in found:
+    for process_set in sets:
         numbers = {tuple(r): number for number, r in get_process_set_ids_and_ranks().items()}
         if (number := numbers.get(tuple(process_set.ranks))) is None:
             add_process_set(process_set)
@@ -256,7 +256,7 @@ def root_in(process_set: ProcessSet, root_rank: int) -> int:
     return process_set.ranks.index(root_rank)
 
 
-# Process-wide state: the sets of this process, by number, see `world._joined`.
+# Process-wide state: the sets of this process, by number, see `world._ring_of`.
 @functools.lru_cache(maxsize=1)
 def _groups(pid: int) -> dict[int, Group]:
     return {}

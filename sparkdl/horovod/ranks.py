@@ -2,10 +2,8 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from sparkdl import context
 from sparkdl.distribute.elastic_ring import ElasticRing
@@ -14,7 +12,6 @@ from sparkdl.distribute.world import is_joined, ring
 from sparkdl.horovod.process_sets import (
     ProcessSet,
     close_process_sets,
-    get_process_set_ids_and_ranks,
     init_process_sets,
 )
 from sparkdl.horovod.settings import explain_settings
@@ -31,20 +28,15 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "local_rank",
-    "local_rank_op",
     "local_size",
-    "local_size_op",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
-    "process_set_included_op",
     "rank",
-    "rank_op",
     "rocm_built",
     "shutdown",
     "size",
-    "size_op",
     "start_timeline",
     "stop_timeline",
 ]
@@ -77,10 +69,10 @@ def init(
     """
     if comm is not None:
         raise ValueError(f"comm is {comm!r}; expected None: the ranks are those of the gang.")
-    if _left(os.getpid()) and not ring().is_alone:
+    if _shutdown_marks(os.getpid()) and not ring().is_alone:
         raise RuntimeError(_LEFT)
     ring()
-    _left(os.getpid()).clear()
+    _shutdown_marks(os.getpid()).clear()
     if rank() == 0:
         explain_settings(os.environ)
     path = os.environ.get("HOROVOD_TIMELINE") or "DYNAMIC"
@@ -108,7 +100,7 @@ def shutdown() -> None:
         world.close()
         if not world.is_alone:
             world.broken = RuntimeError(_LEFT)
-        _left(os.getpid()).append(True)
+        _shutdown_marks(os.getpid()).append(True)
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -147,7 +139,7 @@ def stop_timeline() -> None:
 
 def is_initialized() -> bool:
     """Return True if this process has joined the other ranks, and has not called `shutdown`."""
-    return is_joined() and not _left(os.getpid())
+    return is_joined() and not _shutdown_marks(os.getpid())
 
 
 def rank() -> int:
@@ -161,13 +153,17 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return the rank of this process among the processes of its host, from 0."""
-    return context.current().local_rank
+    """Return the rank of this process among the processes of its host, from 0.
+
+    It is 0 in a process that has GPUs of its own and sees no others, as if each rank had a host to
+    itself: `gpus[hvd.local_rank()]` is one of them.
+    """
+    return 0 if context.current().owns_gpus else context.current().local_rank
 
 
 def local_size() -> int:
-    """Return the number of processes that train on this host."""
-    return context.current().local_world_size
+    """Return the number of processes that train on this host, see `local_rank`."""
+    return 1 if context.current().owns_gpus else context.current().local_world_size
 
 
 def cross_rank() -> int:
@@ -179,7 +175,7 @@ def cross_rank() -> int:
         >>> hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()
         (0, 1, True)
     """
-    return _hosts().index(ring().nodes[ring().rank])
+    return _hosts().index(_nodes()[ring().rank])
 
 
 def cross_size() -> int:
@@ -189,33 +185,8 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Return True if all hosts have the same number of processes."""
-    nodes = ring().nodes
+    nodes = _nodes()
     return len({nodes.count(node) for node in nodes}) == 1
-
-
-def rank_op(name: str | None = None) -> Any:
-    """Return `rank` as a tensor, which a graph computes when it runs."""
-    return _number_op(rank)
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Return the number of ranks of a process set as a tensor, see `rank_op`."""
-    return _number_op(lambda: len(get_process_set_ids_and_ranks()[process_set_id]))
-
-
-def local_rank_op(name: str | None = None) -> Any:
-    """Return `local_rank` as a tensor, see `rank_op`."""
-    return _number_op(local_rank)
-
-
-def local_size_op(name: str | None = None) -> Any:
-    """Return `local_size` as a tensor, see `rank_op`."""
-    return _number_op(local_size)
-
-
-def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Return 1 as a tensor if this rank is in a process set, otherwise 0, see `rank_op`."""
-    return _number_op(lambda: int(rank() in get_process_set_ids_and_ranks()[process_set_id]))
 
 
 def gloo_built() -> bool:
@@ -237,20 +208,21 @@ mpi_enabled = mpi_threads_supported = nccl_built = ccl_built = mpi_built
 ddl_built = cuda_built = rocm_built = mpi_built
 
 
-def _number_op(number: Callable[[], int]) -> Any:
-    import tensorflow as tf
-
-    return tf.ensure_shape(tf.numpy_function(lambda: np.int32(number()), [], tf.int32), [])
-
-
 def _hosts() -> list[str]:
     """Return the hosts that have a process with this local rank, in the order of their ranks."""
-    nodes, own_rank = ring().nodes, ring().rank
+    nodes, own_rank = _nodes(), ring().rank
     own_local_rank = nodes[:own_rank].count(nodes[own_rank])
     return [node for node in dict.fromkeys(nodes) if nodes.count(node) > own_local_rank]
 
 
-# Process-wide state: not empty after `shutdown`, see `world._joined`.
+def _nodes() -> list[str]:
+    """Return the host of each rank, see `local_rank`."""
+    if context.current().owns_gpus:
+        return [str(rank) for rank in range(ring().size)]
+    return list(ring().nodes)
+
+
+# Process-wide state: not empty after `shutdown`, see `world._ring_of`.
 @functools.lru_cache(maxsize=1)
-def _left(pid: int) -> list[bool]:
+def _shutdown_marks(pid: int) -> list[bool]:
     return []

@@ -11,9 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl.pickler import dumps
-
-__all__ = ["custom_objects", "pickle_objects"]
+from sparkdl.host.pickler import dumps
 
 # cloudpickle has one register of modules for the whole process, which must stay as it is while a
 # thread pickles: fits and predictions may begin in several threads.
@@ -25,7 +23,7 @@ def custom_objects(model: Any, library: str, for_training: bool = False) -> dict
 
     An object is found if it is registered (`@keras.saving.register_keras_serializable()`), if it
     is in a `keras.saving.custom_object_scope` around the call, or if it is the class of the model
-    or of one of its layers.
+    or of one of its layers, or a loss or a metric with which the model was compiled.
 
     Args:
         model: the model.
@@ -37,15 +35,43 @@ def custom_objects(model: Any, library: str, for_training: bool = False) -> dict
     """
     keras = importlib.import_module(library)
     classes = {type(part).__name__: type(part) for part in (model, *model.layers)}
+    compiled = _compiled_objects(model) if for_training else {}
     objects = {}
     for name in sorted(_custom_names(json.loads(model.to_json()), for_training)):
-        custom_object = keras.saving.get_registered_object(name) or classes.get(name)
+        registered = keras.saving.get_registered_object(name)
+        custom_object = registered or classes.get(name) or compiled.get(name)
         if custom_object is None:
             raise ValueError(
                 f"the model uses {name!r}, which executors cannot find. Decorate {name!r} with "
                 f"@{library}.saving.register_keras_serializable()."
             )
         objects[name] = custom_object
+    return objects
+
+
+def _compiled_objects(model: Any) -> dict[str, Any]:
+    """Return the functions, and the classes of objects, that `compile` of Keras 3 was given.
+
+    The model itself has its loss, but its metrics only in another form.
+
+    Raises:
+        ValueError: if two of them have one name, by which executors find them.
+    """
+    import keras
+
+    config = getattr(model, "_compile_config", None)
+    given = keras.tree.flatten(config.config if config else model.loss)
+    names = {part for part in given if isinstance(part, str)}
+    objects: dict[str, Any] = {}
+    for part in given:
+        kind = part if hasattr(part, "__name__") else type(part)
+        is_own = not str(kind.__module__).startswith(("keras.", "tf_keras.", "builtins"))
+        is_other = objects.setdefault(kind.__name__, kind) is not kind
+        if is_other or (is_own and kind.__name__ in names):
+            raise ValueError(
+                f"the losses and metrics of the model have two objects named {kind.__name__!r}. "
+                "Give one of them another name."
+            )
     return objects
 
 

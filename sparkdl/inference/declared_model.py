@@ -1,6 +1,5 @@
 """Runs on the driver. Functions and models of PyTorch, whose outputs the user declares."""
 
-import copy
 import hashlib
 import inspect
 import io
@@ -12,16 +11,17 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructType
 
-from sparkdl import storage
 from sparkdl.cluster.program.packaging import pack
+from sparkdl.cluster.spark import shares_environment
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from sparkdl.files.model_formats import library_of_object
 from sparkdl.inference import tensor_spec
-from sparkdl.inference.model_file import StoredModel, digest_of, local_copy
+from sparkdl.inference.model_file import StoredModel, read_files
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.torch_files import TORCH_FILES, torch_format
-from sparkdl.model_formats import library_of_object
-
-__all__ = ["DeclaredModel", "declare", "declared_library"]
+from sparkdl.inference.torch_objects import is_torch, on_cpu, save_program
+from sparkdl.spark.capabilities import parse_type
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,9 @@ def declared_library(model: Any) -> str | None:
         return None
     if isinstance(model, str | os.PathLike):
         return "torch" if os.fspath(model).endswith(TORCH_FILES) else None
-    if _is_torch(model):
+    if is_torch(model):
         return "torch"
     return "function" if callable(model) else None
-
-
-def _is_torch(model: Any) -> bool:
-    names = {(base.__module__, base.__name__) for base in type(model).__mro__}
-    return bool(
-        names
-        & {
-            ("torch.nn.modules.module", "Module"),
-            ("torch.export.exported_program", "ExportedProgram"),
-        }
-    )
 
 
 def declare(
@@ -102,7 +91,7 @@ def declare(
     options: dict[str, Any] = {"outputs": described, "by_name": by_name}
     if library == "function":
         _check_arguments(model, names, by_name)
-        stored = _packed("function", model, model, options)
+        stored = _pack_model("function", model, model, options)
     elif isinstance(model, str | os.PathLike):
         stored = _torch_file(storage.absolute(model), options)
     else:
@@ -119,7 +108,7 @@ def _outputs(outputs: Any) -> tuple[TensorSpec, ...]:
             "types of several, outputs='label string, score float'."
         )
     try:
-        kind = DataType.fromDDL(outputs) if isinstance(outputs, str) else outputs
+        kind = parse_type(outputs) if isinstance(outputs, str) else outputs
     except PySparkException as exc:
         raise ConfigError(f"outputs is {outputs!r}, which is no type of Spark: {exc}") from exc
     if not isinstance(kind, DataType):
@@ -138,9 +127,10 @@ def _check_arguments(model: Any, names: list[str], by_name: bool) -> None:
         if inspect.isclass(model):
             inspect.signature(model).bind()
             signature = inspect.signature(model.__call__)
-            own: tuple[Any, ...] = (None,)
+            instance: tuple[Any, ...] = (None,)
         else:
-            signature, own = inspect.signature(function), ()
+            signature = inspect.signature(function)
+            instance = ()
     except ValueError:  # Some builtin functions do not tell their arguments.
         return
     except TypeError as exc:
@@ -148,7 +138,10 @@ def _check_arguments(model: Any, names: list[str], by_name: bool) -> None:
             f"the class {model.__name__} is called without arguments in each Python worker: {exc}."
         ) from exc
     try:
-        signature.bind(*own, **dict.fromkeys(names)) if by_name else signature.bind(*own, *names)
+        if by_name:
+            signature.bind(*instance, **dict.fromkeys(names))
+        else:
+            signature.bind(*instance, *names)
     except TypeError as exc:
         passed = f"by name: {', '.join(names)}" if by_name else f"{len(names)} by position"
         raise ConfigError(
@@ -157,38 +150,27 @@ def _check_arguments(model: Any, names: list[str], by_name: bool) -> None:
         ) from exc
 
 
-def _packed(library: str, model: Any, value: Any, options: dict[str, Any]) -> StoredModel:
+def _pack_model(library: str, model: Any, value: Any, options: dict[str, Any]) -> StoredModel:
     """Return a function or module with the user's own modules that it imports."""
     program = pack(value)
-    return _sent(library, model, program.function, options | {"modules": program.modules})
+    if shares_environment(None):
+        program.check_packages()
+    return _stored_model(library, model, program.function, options | {"modules": program.modules})
 
 
-def _sent(library: str, model: Any, data: bytes, options: dict[str, Any]) -> StoredModel:
+def _stored_model(library: str, model: Any, data: bytes, options: dict[str, Any]) -> StoredModel:
     name = getattr(model, "__name__", type(model).__name__)
     digest = hashlib.sha256(data + repr(options.get("modules")).encode()).hexdigest()
     return StoredModel(name=repr(name), library=library, digest=digest, data=data, **options)
 
 
 def _torch_object(model: Any, options: dict[str, Any]) -> StoredModel:
-    import torch
-
     with io.BytesIO() as file:
-        if isinstance(model, torch.export.ExportedProgram):
-            torch.export.save(model, file)
-            return _sent("torch.export", model, file.getvalue(), options)
-        if isinstance(model, torch.jit.ScriptModule):
-            torch.jit.save(model, file)
-            return _sent("torch.jit", model, file.getvalue(), options)
-    tensors = (*model.parameters(), *model.buffers())
-    is_elsewhere = any(tensor.device.type != "cpu" for tensor in tensors)
-    on_cpu = copy.deepcopy(model).cpu() if is_elsewhere else model
-    return _packed("torch", model, on_cpu, options)
+        if library := save_program(model, file):
+            return _stored_model(library, model, file.getvalue(), options)
+    return _pack_model("torch", model, on_cpu(model), options)
 
 
 def _torch_file(url: str, options: dict[str, Any]) -> StoredModel:
-    try:
-        with local_copy(url) as path:
-            library, digest = torch_format(path), digest_of(path)
-    except (ValueError, OSError) as exc:
-        raise ConfigError(f"model {url}: {exc}") from exc
+    library, digest = read_files(url, torch_format)
     return StoredModel(name=url, library=library, digest=digest, url=url, **options)

@@ -1,5 +1,6 @@
 """Runs in a Spark task. Convert Arrow batches to the arrays that a model takes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -13,8 +14,6 @@ from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.schema import Column
 from sparkdl.inference.ragged_rows import RaggedRows, from_arrow, outer_lengths, padded_width
 from sparkdl.inference.tensor_spec import TensorSpec
-
-__all__ = ["FeatureColumns", "FeatureConversion"]
 
 Array = Any  # np.ndarray, whose first axis counts the rows.
 
@@ -30,6 +29,7 @@ class FeatureColumns:
         inputs: the inputs of the model.
         pads: for each input that takes arrays of different lengths, the value that fills shorter
             ones up; None for all others.
+        length: the position of the column that tells the length of each row; None without one.
     """
 
     columns: tuple[Column, ...]
@@ -37,6 +37,7 @@ class FeatureColumns:
     selection: ColumnSelection
     inputs: tuple[TensorSpec, ...]
     pads: tuple[Any, ...]
+    length: int | None = None
 
 
 class FeatureConversion:
@@ -69,16 +70,26 @@ class FeatureConversion:
         if columns:
             dense = list(self._arrays(pa.RecordBatch.from_arrays(columns, self._dense_names)))
         inputs: list[Any] = []
-        chosen = self._chosen
+        model = self._chosen
         for choice, spec, pad in zip(
-            chosen.selection.features, chosen.inputs, chosen.pads, strict=True
+            model.selection.features, model.inputs, model.pads, strict=True
         ):
             if pad is None:
                 inputs.append(dense.pop(0))
             else:
                 values = batch.column(self._positions[choice])
                 inputs.append(VariableColumn(values, self._by_name[choice], spec, pad))
-        return Features(tuple(inputs))
+        given = None if model.length is None else _given_lengths(batch.column(model.length))
+        return Features(tuple(inputs), given)
+
+
+def _given_lengths(values: pa.Array) -> Array:
+    if values.null_count:
+        raise ValueError(
+            f"the column of length_col has {values.null_count} nulls among {len(values)} rows. "
+            "Drop these rows (df.na.drop), or fill the nulls (df.na.fill)."
+        )
+    return values.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,8 @@ class VariableColumn:
     pad: Any
 
     def __getitem__(self, rows: slice) -> Any:
-        values, shape = self.values[rows], self.spec.shape or ()
+        values = self.values[rows]
+        shape = self.spec.shape or ()
         if self.spec.ragged:
             return from_arrow(values, self.column, shape, self.spec.num_variable_axes)
         return from_arrow(values, self.column, shape, self.column.depth).padded(self.pad, shape)
@@ -129,30 +141,61 @@ class Features:
 
     Attributes:
         inputs: one array or `VariableColumn` for each input of the model.
+        given_lengths: the length of each row as a column tells it; None without such a column.
     """
 
     inputs: tuple[Any, ...]
+    given_lengths: Array | None = None
+
+    def __len__(self) -> int:
+        first = self.inputs[0]
+        return len(first.values if isinstance(first, VariableColumn) else first)
 
     def __getitem__(self, rows: slice) -> list[Any]:
         return [values[rows] for values in self.inputs]
+
+    @cached_property
+    def lengths(self) -> Array | None:
+        """The length of each row: given, or that of its longest padded array; None without."""
+        if self.given_lengths is not None or not self._padded:
+            return self.given_lengths
+        return np.max([column.lengths for column in self._padded], axis=0)
 
     def sorted_by_length(self) -> "tuple[Features, Array | None]":
         """Return rows of similar lengths together, so that they need little padding.
 
         Returns:
-            The features, from the shortest row to the longest, and the place that each row has in
-            them; None if the rows have stayed in their order.
+            The features, from the shortest row to the longest, and the row that each was before;
+            None if the rows have stayed in their order.
         """
-        if not self._padded:
+        if self.lengths is None:
             return self, None
-        order = np.argsort(np.sum([c.lengths for c in self._padded], axis=0), kind="stable")
-        taken = [
+        order = np.argsort(self.lengths, kind="stable")
+        inputs = [
             replace(values, values=values.values.take(pa.array(order)))
             if isinstance(values, VariableColumn)
             else values[order]
             for values in self.inputs
         ]
-        return Features(tuple(taken)), np.argsort(order)
+        given = self.given_lengths
+        return Features(tuple(inputs), None if given is None else given[order]), order
+
+    def slices(self, max_rows: int, max_tokens: int | None) -> Iterator[slice]:
+        """Yield the rows of each call of the model; they are sorted by length.
+
+        Args:
+            max_rows: largest number of rows of a call.
+            max_tokens: largest number of rows times the longest of them; None without a limit. A
+                row that is longer is alone.
+        """
+        begin, total, lengths = 0, len(self), self.lengths
+        while begin < total:
+            end = min(begin + max_rows, total)
+            if max_tokens is not None and lengths is not None:
+                tokens = np.arange(1, end - begin + 1) * np.maximum(lengths[begin:end], 1)
+                end = begin + max(1, int(np.searchsorted(tokens, max_tokens, side="right")))
+            yield slice(begin, end)
+            begin = end
 
     @property
     def _padded(self) -> list[VariableColumn]:
@@ -175,19 +218,19 @@ class Features:
             return output
         self._check_inner_axes(output, spec, rows)
         lengths = [column.lengths[rows] for column in self._padded]
-        padded = [each for each in lengths if (each != padded_width(each)).any()]
-        if not padded:
+        padded_lengths = [row for row in lengths if (row != padded_width(row)).any()]
+        if not padded_lengths:
             return output
-        fitting = [each for each in lengths if padded_width(each) == output.shape[1]]
-        is_clear = all((each == fitting[0]).all() for each in fitting)
-        if not fitting or not is_clear or None in shape[1:]:
+        candidates = [row for row in lengths if padded_width(row) == output.shape[1]]
+        is_clear = all((row == candidates[0]).all() for row in candidates)
+        if not candidates or not is_clear or None in shape[1:]:
             raise RuntimeError(
                 f"the model's output {spec.name!r} has the shape {list(output.shape[1:])} for rows "
-                f"that were padded to {padded_width(padded[0])} values; expected one value for "
-                "each value of a row, so that those of the padding can be cut off. Reduce the "
+                f"that were padded to {padded_width(padded_lengths[0])} values; expected one value "
+                "for each value of a row, so that those of the padding can be cut off. Reduce the "
                 "variable axis in the model, or pass batch_size=1."
             )
-        return RaggedRows.cut(output, fitting[0])
+        return RaggedRows.cut(output, candidates[0])
 
     def _check_inner_axes(self, output: Any, spec: TensorSpec, rows: slice) -> None:
         """Refuse an output that keeps an axis along which arrays within the rows were padded."""

@@ -14,8 +14,6 @@ from sparkdl.inference.task_environment import TaskEnvironment
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 from sparkdl.inference.traced_model import TracedModel
 
-__all__ = ["load_function"]
-
 
 def load_function(
     stored: StoredModel, inputs: Sequence[TensorSpec], environment: TaskEnvironment
@@ -36,16 +34,16 @@ def load_function(
     names = [spec.name for spec in inputs]
 
     def call(arrays: Sequence[Any]) -> list[Any]:
-        fitted = [_fitted(array, spec) for array, spec in zip(arrays, inputs, strict=True)]
+        arguments = [_fit(array, spec) for array, spec in zip(arrays, inputs, strict=True)]
         with environment, modules.importable():
             if stored.by_name:
-                returned = function(**dict(zip(names, fitted, strict=True)))
+                returned = function(**dict(zip(names, arguments, strict=True)))
             else:
-                returned = function(*fitted)
+                returned = function(*arguments)
         return arrays_of(returned, stored.outputs)
 
     return TracedModel(stored.outputs, call)
 
 
-def _fitted(array: Any, spec: TensorSpec) -> Any:
+def _fit(array: Any, spec: TensorSpec) -> Any:
     return array if spec.dtype == "string" else fit_rows(array, spec, np.dtype(spec.dtype))

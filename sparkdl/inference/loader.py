@@ -15,8 +15,6 @@ from sparkdl.inference.ragged_rows import RaggedRows
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 from sparkdl.inference.traced_model import TracedModel
 
-__all__ = ["LoadedModel", "from_keras", "from_saved_model", "with_ragged_inputs"]
-
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -57,9 +55,9 @@ class LoadedModel:
             tensors = [_tensor(a, spec) for a, spec in zip(arrays, inputs, strict=True)]
             return [_array(output) for output in self.flatten(compiled(*tensors))[1]]
 
-        described = tuple(_output_spec(*pair) for pair in zip(names, outputs, strict=True))
+        output_specs = tuple(_output_spec(*pair) for pair in zip(names, outputs, strict=True))
         errors = (ValueError, tf.errors.InvalidArgumentError)
-        return TracedModel(described, call, self.num_rows, errors)
+        return TracedModel(output_specs, call, self.num_rows, errors)
 
     def flatten(self, outputs: Any) -> tuple[list[str], list[Any]]:
         """Return the names and the tensors of what the model has returned."""
@@ -98,7 +96,7 @@ def _array(output: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(output, tf.RaggedTensor):
-        lengths = tuple(np.asarray(each) for each in output.nested_row_lengths())
+        lengths = tuple(np.asarray(axis) for axis in output.nested_row_lengths())
         return RaggedRows(np.asarray(output.flat_values), lengths)
     return np.asarray(output)
 
@@ -149,8 +147,10 @@ def _input_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
     symbolic = getattr(model, "inputs", None)
     if not symbolic:  # A subclass of keras.Model.
         return _built_structure(model)
-    # A Sequential has one input, without a structure.
-    structure = getattr(model, "input", symbolic[0])
+    try:
+        structure = model.input
+    except (AttributeError, ValueError):  # ValueError in Keras 3.5.
+        structure = symbolic[0]  # A Sequential has one input, without a structure.
     if isinstance(structure, Mapping):
         structure = {name: structure[name] for name in sorted(structure)}
         symbolic = list(structure.values())
@@ -194,15 +194,16 @@ def _built_structure(model: Any) -> tuple[Any, list[str], list[TensorSpec]]:
             "one batch (a tensor, or a list or dict of tensors) before saving it."
         )
     if isinstance(shapes, Mapping):
-        named = {name: tuple(shapes[name]) for name in sorted(shapes)}
+        shape_by_name = {name: tuple(shapes[name]) for name in sorted(shapes)}
     elif shapes and isinstance(shapes[0], list | tuple):
-        named = {f"input_{i}": tuple(shape) for i, shape in enumerate(shapes)}
+        shape_by_name = {f"input_{i}": tuple(shape) for i, shape in enumerate(shapes)}
     else:
-        named = {"input": tuple(shapes)}
-    structure: Any = shapes if isinstance(shapes, Mapping) else list(named)
-    if list(named) == ["input"]:
+        shape_by_name = {"input": tuple(shapes)}
+    structure: Any = shapes if isinstance(shapes, Mapping) else list(shape_by_name)
+    if list(shape_by_name) == ["input"]:
         structure = None
-    return structure, list(named), [TensorSpec(n, shape[1:], "") for n, shape in named.items()]
+    specs = [TensorSpec(name, shape[1:], "") for name, shape in shape_by_name.items()]
+    return structure, list(shape_by_name), specs
 
 
 def from_saved_model(path: Path, signature: str, tags: Sequence[str] = ()) -> LoadedModel:
@@ -223,8 +224,8 @@ def from_saved_model(path: Path, signature: str, tags: Sequence[str] = ()) -> Lo
     except RuntimeError as exc:  # The model has no graph with these tags.
         raise ValueError(str(exc)) from exc
     if signature not in model.signatures:
-        known = ", ".join(map(repr, model.signatures)) or "none"
-        raise ValueError(f"the model has no signature {signature!r}; it has {known}.")
+        signatures = ", ".join(map(repr, model.signatures)) or "none"
+        raise ValueError(f"the model has no signature {signature!r}; it has {signatures}.")
     function = model.signatures[signature]
     specs = function.structured_input_signature[1]
     names = sorted(specs)
@@ -256,7 +257,7 @@ def with_ragged_inputs(model: LoadedModel) -> LoadedModel:
     by_name = {spec.name: spec for spec in model.inputs}
     splits: dict[str, list[str]] = {}
     for name in by_name:
-        if not any(name in found for found in splits.values()):
+        if not any(name in keys for keys in splits.values()):
             splits[name] = _row_splits(name, by_name)
     if not any(splits.values()):
         return model
@@ -283,9 +284,9 @@ def with_ragged_inputs(model: LoadedModel) -> LoadedModel:
 
 
 def _row_splits(name: str, by_name: Mapping[str, TensorSpec]) -> list[str]:
-    found: list[str] = []
-    while spec := by_name.get(f"{name}_{len(found) + 1}"):
+    names: list[str] = []
+    while spec := by_name.get(f"{name}_{len(names) + 1}"):
         if spec.shape != () or spec.dtype not in ("int32", "int64"):
             break
-        found.append(spec.name)
-    return found
+        names.append(spec.name)
+    return names

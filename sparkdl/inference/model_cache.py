@@ -5,17 +5,17 @@ import pickle
 from collections import OrderedDict
 from typing import Any
 
+from sparkdl.files.model_formats import load_keras
+from sparkdl.host.optional_packages import require
+from sparkdl.host.tensorflow_noise import without_noise
 from sparkdl.inference import loader
 from sparkdl.inference.function_model import load_function
+from sparkdl.inference.loader_task import load_stored
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.task_environment import TaskEnvironment
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.torch_model import load_torch
 from sparkdl.inference.traced_model import TracedModel
-from sparkdl.model_formats import load_keras
-from sparkdl.tensorflow_noise import without_noise
-
-__all__ = ["cached_model", "start_framework"]
 
 # Models cached per Python worker. Spark may send a worker tasks that use different models; the
 # least recently used one is evicted.
@@ -48,6 +48,8 @@ def cached_model(
 def _load(stored: StoredModel, inputs: tuple[TensorSpec, ...], detect_gpus: bool) -> TracedModel:
     if stored.library == "function":
         return load_function(stored, inputs, TaskEnvironment(detect_gpus))
+    if stored.library == "loader":
+        return load_stored(stored, TaskEnvironment(detect_gpus))
     if stored.library.startswith("torch"):
         return load_torch(stored, inputs, detect_gpus)
     start_framework(stored.library, detect_gpus)
@@ -74,6 +76,7 @@ def start_framework(library: str, detect_gpus: bool) -> None:
     Raises:
         ValueError: if Spark assigned a GPU that is not visible to this executor.
     """
+    require("tensorflow", "the model")
     environment = TaskEnvironment(detect_gpus, {"KERAS_BACKEND": "tensorflow"})
     with environment, without_noise():
         import tensorflow as tf

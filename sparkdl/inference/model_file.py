@@ -5,27 +5,23 @@ import hashlib
 import socket
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark import TaskContext
 
-from sparkdl import storage
 from sparkdl.cluster.executor_folder import executor_folder
 from sparkdl.cluster.program.local_modules import Source
+from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from sparkdl.files.model_formats import KERAS_FILES
 from sparkdl.inference import shared_copy
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.torch_files import TORCH_FILES
-from sparkdl.model_formats import KERAS_FILES
 
-__all__ = [
-    "StoredModel",
-    "digest_of",
-    "digest_of_archive",
-    "local_copy",
-    "temporary_folder",
-]
+T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 20
 _SUFFIXES = (*KERAS_FILES, *TORCH_FILES)
@@ -45,7 +41,7 @@ class StoredModel:
         name: name of the model in messages.
         library: the library that loads the model: `keras`, `tf_keras`, `tensorflow` (a
             SavedModel), `torch` (a pickled module), `torch.jit` (TorchScript) or `torch.export`;
-            `function` for a pickled function.
+            `function` for a pickled function; `loader` for a folder with a `LoaderModel`.
         digest: digest of the contents, see `digest_of`.
         signature: name of the function of a SavedModel.
         url: location of the model; None if the model is sent as `data`.
@@ -91,7 +87,8 @@ class StoredModel:
                 path.write_bytes(self.data)
                 yield path
             return
-        url, folder = self.url or "", executor_folder("sparkdl-models")
+        url = self.url or ""
+        folder = executor_folder("sparkdl-models")
         if folder is None:
             with local_copy(url) as path:
                 self._check(path)
@@ -158,6 +155,23 @@ def local_copy(url: str) -> Iterator[Path]:
         path = folder / url.rstrip("/").rsplit("/", 1)[-1]
         _download(url, path)
         yield path
+
+
+def read_files(url: str, read: Callable[[Path], T]) -> tuple[T, str]:
+    """Return what a function reads from the file or folder of a model, and its digest.
+
+    Args:
+        url: the file or folder.
+        read: takes its local path; raises ValueError or OSError.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    try:
+        with local_copy(url) as path:
+            return read(path), digest_of(path)
+    except (ValueError, OSError) as exc:
+        raise ConfigError(f"model {url}: {exc}") from exc
 
 
 def _download(url: str, path: Path) -> None:

@@ -16,8 +16,6 @@ from sparkdl.inference.declared_model import DeclaredModel
 from sparkdl.inference.loader import LoadedModel
 from sparkdl.inference.tensor_spec import TensorSpec, fits
 
-__all__ = ["columns_by_input", "columns_of", "complete_inputs", "pads_of", "with_ragged_inputs"]
-
 
 def columns_of(schema: Any, names: Sequence[str], **options: Any) -> tuple[Column, ...]:
     """Return the conversion to an array for each of these columns of a DataFrame.
@@ -37,7 +35,8 @@ def columns_of(schema: Any, names: Sequence[str], **options: Any) -> tuple[Colum
                 raise ConfigError(
                     f"{option} names {name!r}, which is not a feature column.{suggest(name, names)}"
                 )
-    columns, problems = [], []
+    columns = []
+    problems = []
     for name in names:
         spark_type = schema[name].dataType
         try:
@@ -112,10 +111,10 @@ def complete_inputs(
         ConfigError: if the columns of an input have another shape or another type.
     """
     Arrays(columns, selection)  # Raises ConfigError for columns that cannot be stacked.
-    known = {column.name: column for column in columns}
-    completed = []
+    by_name = {column.name: column for column in columns}
+    specs = []
     for spec, choice in zip(inputs, selection.features, strict=True):
-        parts = [known[name] for name in ColumnSelection(choice).names]
+        parts = [by_name[name] for name in ColumnSelection(choice).names]
         column_dtype = stacked_dtype([part.dtype for part in parts])
         shape = _row_shape(parts, isinstance(choice, list))
         dtype = spec.dtype or _default_dtype(column_dtype, keep_dtypes)
@@ -126,8 +125,8 @@ def complete_inputs(
                 f"expects {spec}."
             )
         shape = shape if spec.shape is None else spec.shape
-        completed.append(TensorSpec(spec.name, shape, dtype, spec.ragged))
-    return tuple(completed)
+        specs.append(TensorSpec(spec.name, shape, dtype, spec.ragged))
+    return tuple(specs)
 
 
 def pads_of(
@@ -151,10 +150,11 @@ def pads_of(
         ConfigError: if `pad` names a column that cannot be padded, or has a value of another type;
             or if a ragged input has other columns than one column of arrays.
     """
-    known, values = {column.name: column for column in columns}, dict(pad or {})
+    by_name = {column.name: column for column in columns}
+    values = dict(pad or {})
     pads: list[Any] = []
     for spec, choice in zip(declared, selection.features, strict=True):
-        column = known[choice] if isinstance(choice, str) else None
+        column = by_name[choice] if isinstance(choice, str) else None
         if column is None or not _is_variable(spec, column, column.name in values):
             if spec.ragged:
                 raise ConfigError(
@@ -212,7 +212,8 @@ def _default_dtype(column_dtype: Any, keep_dtypes: bool) -> str:
 
 def _check_dtype(name: str, dtype: str, column_dtype: Any, choice: Any) -> None:
     """Validate that columns can be cast to the dtype of an input without losing fractions."""
-    takes_text, is_text = dtype == "string", column_dtype.kind == "O"
+    takes_text = dtype == "string"
+    is_text = column_dtype.kind == "O"
     takes_fractions = dtype.startswith(("float", "bfloat"))
     if takes_text == is_text and (takes_fractions or is_text or column_dtype.kind != "f"):
         return

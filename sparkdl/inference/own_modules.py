@@ -7,8 +7,6 @@ from types import ModuleType
 
 from sparkdl.cluster.program.local_modules import Source, importing
 
-__all__ = ["OwnModules"]
-
 
 class OwnModules:
     """The modules beside the user's program, which executors do not have.
@@ -35,5 +33,5 @@ class OwnModules:
             try:
                 yield
             finally:
-                found = self._sources.keys() & sys.modules.keys()
-                self._imported = {name: sys.modules[name] for name in found}
+                names = self._sources.keys() & sys.modules.keys()
+                self._imported = {name: sys.modules[name] for name in names}

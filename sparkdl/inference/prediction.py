@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, IntegralType, StructField, StructType
 
 from sparkdl import config
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.dataframe.vectors import vectors_to_arrays
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, suggest
 from sparkdl.inference import model_inputs, tensor_spec
 from sparkdl.inference.declared_model import DeclaredModel, declare, declared_library
 from sparkdl.inference.features import FeatureColumns
@@ -20,15 +20,9 @@ from sparkdl.inference.predict_task import PredictTask
 from sparkdl.inference.resolve import resolve_model
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.options import check_count
-from sparkdl.spark_python import map_in_arrow
-
-__all__ = [
-    "PreparedModel",
-    "check_dataframe",
-    "check_new_columns",
-    "predict",
-    "prepare_model",
-]
+from sparkdl.spark.capabilities import parse_type
+from sparkdl.spark.python import map_in_arrow
+from sparkdl.spark.versions import check_session
 
 
 def predict(
@@ -38,6 +32,8 @@ def predict(
     feature_cols: str | list[str] | tuple[Any, ...] | dict[str, Any],
     prediction_col: str | Sequence[str] | Mapping[str, str] = "prediction",
     batch_size: int = 1024,
+    max_tokens: int | None = None,
+    length_col: str | None = None,
     signature: str = "serving_default",
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
@@ -74,6 +70,12 @@ def predict(
             outputs. An output with one number per row becomes a column of numbers, an output with
             more numbers a column of arrays, and so on.
         batch_size: largest number of rows per call of the model.
+        max_tokens: largest number of tokens per call of the model, padding included: the number of
+            rows times the length of the longest. A longer row is computed alone. A model that takes
+            a fixed number of rows gets that number.
+        length_col: name of a column of whole numbers, the length of each row in tokens, for texts
+            and other features that do not tell it. Rows of similar lengths are computed together.
+            By default the length of a row is that of its longest array that is padded.
         signature: name of the function of a SavedModel.
         fill: replacements for nulls in feature columns, by column. Without a replacement, a null
             raises an error when the rows are computed.
@@ -125,7 +127,7 @@ def predict(
         decode=decode,
         pad=pad,
         outputs=outputs,
-    )
+    ).by_length(df, max_tokens, length_col)
     selected, names = _select_outputs(prepared.outputs, prediction_col)
     check_new_columns(names, df.columns)
     return prepared.apply(df, selected, names, batch_size, errors=errors)
@@ -139,11 +141,36 @@ class PreparedModel:
         model: the model.
         outputs: the outputs of the model.
         features: the feature columns of each input, at their positions in the DataFrame.
+        max_tokens: see `predict`.
     """
 
     model: StoredModel
     outputs: tuple[TensorSpec, ...]
     features: FeatureColumns
+    max_tokens: int | None = None
+
+    def by_length(
+        self, df: DataFrame, max_tokens: int | None, length_col: str | None
+    ) -> "PreparedModel":
+        """Return the model with calls of rows of similar lengths; for the arguments see `predict`.
+
+        Raises:
+            ConfigError: if an argument is invalid, or nothing tells the length of a row.
+        """
+        position = None
+        if length_col is not None:
+            position = _length_position(df, length_col)
+        if max_tokens is not None:
+            check_count("max_tokens", max_tokens)
+            padded = zip(self.features.pads, self.features.inputs, strict=True)
+            if position is None and all(pad is None or spec.ragged for pad, spec in padded):
+                raise ConfigError(
+                    f"max_tokens is {max_tokens}, but no feature column has arrays that are "
+                    "padded, whose lengths would count. Pass length_col, the name of a column "
+                    "with the number of tokens of each row, or pad for a column of arrays."
+                )
+        features = replace(self.features, length=position)
+        return replace(self, features=features, max_tokens=max_tokens)
 
     def apply(
         self,
@@ -173,7 +200,7 @@ class PreparedModel:
         except ValueError as exc:
             raise ConfigError(f"model {self.model.name}: {exc}") from exc
         added = [
-            StructField(name, DataType.fromDDL(type_name), nullable=True)
+            StructField(name, parse_type(type_name), nullable=True)
             for name, type_name in zip(names, types, strict=True)
         ]
         frame, positions = _vectors_to_arrays(df, self.features.positions, errors == "null")
@@ -185,6 +212,7 @@ class PreparedModel:
             outputs=tuple(outputs),
             names=tuple(field.name for field in schema),
             batch_size=batch_size,
+            max_tokens=self.max_tokens,
             null_for_errors=errors == "null",
             detect_gpus=config.resolve("detect_gpus", None, lambda key: conf.get(key, None)),
         )
@@ -222,10 +250,10 @@ def prepare_model(
         pads=model_inputs.pads_of(loaded.inputs, selection, columns, pad),
     )
     try:
-        found = loaded.trace(inputs).outputs
+        specs = loaded.trace(inputs).outputs
     except ValueError as exc:
         raise ConfigError(f"model {stored.name}: {exc}") from exc
-    return PreparedModel(model=stored, outputs=found, features=features)
+    return PreparedModel(model=stored, outputs=specs, features=features)
 
 
 def _resolve(
@@ -240,6 +268,8 @@ def _resolve(
             "is for functions and models of PyTorch."
         )
     stored, loaded = resolve_model(model, signature, tags)
+    if isinstance(loaded, DeclaredModel):
+        return stored, loaded
     return stored, model_inputs.with_ragged_inputs(loaded, features)
 
 
@@ -253,12 +283,26 @@ def _check(df: Any, prediction_col: Any, batch_size: Any) -> None:
     check_new_columns([names] if isinstance(names, str) else names, df.columns)
 
 
+def _length_position(df: DataFrame, name: Any) -> int:
+    """Return the position of the column that tells the length of each row."""
+    if name not in df.columns:
+        near = suggest(str(name), df.columns)
+        raise ConfigError(f"length_col is {name!r}, which is no column of df.{near}")
+    kind = df.schema[name].dataType
+    if not isinstance(kind, IntegralType):
+        raise ConfigError(
+            f"length_col is {name!r}, a column of {kind.simpleString()}; expected whole numbers."
+        )
+    position: int = df.columns.index(name)
+    return position
+
+
 def check_dataframe(df: Any, batch_size: Any) -> None:
     """Validate the arguments `df` and `batch_size`.
 
     Raises:
         ConfigError: if `df` is not a DataFrame or has columns with the same name, or if
-            `batch_size` is not a whole number of at least 1.
+            `batch_size` is not a whole number of at least 1; or if a version is not supported.
     """
     if not hasattr(df, "mapInArrow"):
         raise ConfigError(f"df is a {type(df).__name__}; expected a Spark DataFrame.")
@@ -269,6 +313,7 @@ def check_dataframe(df: Any, batch_size: Any) -> None:
             f"df has columns with the same name: {', '.join(duplicates)}. Rename them."
         )
     check_count("batch_size", batch_size)
+    check_session(df.sparkSession)
 
 
 def check_new_columns(names: Any, columns: Sequence[str]) -> None:
@@ -277,16 +322,16 @@ def check_new_columns(names: Any, columns: Sequence[str]) -> None:
     Raises:
         ConfigError: if a name is not a string, is used twice, or is a column already.
     """
-    taken = {name.lower() for name in columns}
+    used = {name.lower() for name in columns}
     for name in names:
         if not isinstance(name, str):
             raise ConfigError(f"prediction_col holds {name!r}; expected names of columns.")
-        if name.lower() in taken:
+        if name.lower() in used:
             raise ConfigError(
                 f"the column {name!r} already exists. Choose another prediction_col, or drop the "
                 "column."
             )
-        taken.add(name.lower())
+        used.add(name.lower())
 
 
 def _select_outputs(
@@ -294,15 +339,15 @@ def _select_outputs(
 ) -> tuple[tuple[TensorSpec, ...], tuple[str, ...]]:
     """Return the outputs to add, and the names of their columns."""
     if isinstance(prediction_col, Mapping):
-        known = {output.name: output for output in outputs}
+        by_name = {output.name: output for output in outputs}
         outputs = ()
         for name in prediction_col:
-            if name not in known:
+            if name not in by_name:
                 raise ConfigError(
                     f"prediction_col names the output {name!r}; the model has the outputs "
-                    f"{', '.join(map(repr, known))}."
+                    f"{', '.join(map(repr, by_name))}."
                 )
-            outputs = (*outputs, known[name])
+            outputs = (*outputs, by_name[name])
         names = tuple(prediction_col.values())
     elif not isinstance(prediction_col, str):
         names = tuple(prediction_col)
@@ -329,13 +374,13 @@ def _vectors_to_arrays(
     """
     # Numbered columns, because mapInArrow does not find a column with a dot in its name.
     frame = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
-    found = []
+    places = []
     for position in positions:
         if df.schema[position].dataType.typeName() == "vectorudt":
             # Nulls stay: `Arrays` reports them with the column's name.
-            vectors, name = frame[f"c{position}"], df.columns[position]
-            array = vectors_to_arrays(vectors, name, null_for_errors)
+            vectors = frame[f"c{position}"]
+            array = vectors_to_arrays(vectors, df.columns[position], null_for_errors)
             position = len(frame.columns)
             frame = frame.withColumn(f"c{position}", array)
-        found.append(position)
-    return frame, tuple(found)
+        places.append(position)
+    return frame, tuple(places)

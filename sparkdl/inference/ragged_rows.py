@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from sparkdl.data.arrow_arrays import to_array
 from sparkdl.data.schema import Column
 
-__all__ = ["RaggedRows", "concatenate", "from_arrow", "outer_lengths", "padded_width"]
-
 Array = Any  # np.ndarray, whose first axis counts the rows.
 
 
@@ -46,7 +44,8 @@ class RaggedRows:
             value: the value that fills up.
             shape: the shape of a row, with None for an axis as long as its longest part.
         """
-        array, sizes = self.values, (*shape, *(None,) * len(self.lengths))
+        array = self.values
+        sizes = (*shape, *(None,) * len(self.lengths))
         for size, lengths in reversed(list(zip(sizes, self.lengths, strict=False))):
             width = size or padded_width(lengths)
             if (lengths == width).all():
@@ -88,7 +87,8 @@ def from_arrow(
     Raises:
         ValueError: if there is a null, or an array whose length is not that of `shape`.
     """
-    flat, lengths = values, []
+    flat = values
+    lengths = []
     for _ in range(column.depth):
         lengths.append(outer_lengths(flat, column))
         flat = flat.flatten()
@@ -98,9 +98,9 @@ def from_arrow(
         _check(lengths[0] % inner, 0, column, f"a multiple of {inner}")
         lengths[0] = lengths[0] // inner
     else:
-        for size, found in zip(shape, lengths, strict=True):
+        for size, axis_lengths in zip(shape, lengths, strict=True):
             if size is not None:
-                _check(found, size, column, str(size))
+                _check(axis_lengths, size, column, str(size))
     return RaggedRows(array.reshape(-1, *shape[depth:]), tuple(lengths[:depth]))
 
 

@@ -6,30 +6,35 @@ import os
 import zipfile
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from sparkdl.files.model_formats import LOADER_FILE, library_of, library_of_object, load_keras
+from sparkdl.host.optional_packages import require
+from sparkdl.host.supported_versions import check_versions
+from sparkdl.host.tensorflow_noise import without_noise
 from sparkdl.inference import custom_objects, loader
+from sparkdl.inference.declared_model import DeclaredModel
 from sparkdl.inference.loader import LoadedModel
+from sparkdl.inference.loader_model import read_loader_model
 from sparkdl.inference.model_file import (
     StoredModel,
     digest_of,
     digest_of_archive,
     local_copy,
+    read_files,
     temporary_folder,
 )
-from sparkdl.model_formats import library_of, library_of_object, load_keras
 from sparkdl.runs import Run, Trial
-from sparkdl.tensorflow_noise import without_noise
-
-__all__ = ["leave_gpus_to_tasks", "resolve_model", "trial_of"]
 
 _logger = logging.getLogger("sparkdl.inference")
 
 
 def resolve_model(
     model: Any, signature: str, tags: tuple[str, ...] = ()
-) -> tuple[StoredModel, LoadedModel]:
-    """Return the model as executors load it, and loaded on the driver to check its inputs.
+) -> tuple[StoredModel, LoadedModel | DeclaredModel]:
+    """Return the model as executors load it, and as the driver knows its inputs.
+
+    The driver loads a model of TensorFlow; a model with a loader describes itself.
 
     Args:
         model: a path or URL, a Keras model, a Run, a Trial, or a version of an exported model.
@@ -37,9 +42,12 @@ def resolve_model(
         tags: tags of the graph of a SavedModel that has several graphs.
 
     Raises:
-        ConfigError: if the model does not exist or cannot be used.
+        ConfigError: if the model does not exist or cannot be used, or if TensorFlow or Keras is
+            too old.
+        MissingPackageError: if TensorFlow is not installed.
     """
     if library := library_of_object(model):
+        _check_tensorflow()
         return _in_memory(model, library)
     if isinstance(model, Run):
         model = trial_of(model)
@@ -50,7 +58,29 @@ def resolve_model(
             f"model is a {type(model).__name__}; expected a path, a Keras model, a Run, a Trial or "
             "a ModelVersion."
         )
-    return _from_url(storage.absolute(model), signature, tags)
+    url = storage.absolute(model)
+    if storage.exists(storage.join(url, LOADER_FILE)):
+        return _with_loader(url)
+    _check_tensorflow()
+    return _from_url(url, signature, tags)
+
+
+def _check_tensorflow() -> None:
+    require("tensorflow", "a model of Keras or a SavedModel")
+    check_versions("tensorflow", "keras")
+
+
+def _with_loader(url: str) -> tuple[StoredModel, DeclaredModel]:
+    model, digest = read_files(url, read_loader_model)
+    stored = StoredModel(
+        name=url,
+        library="loader",
+        digest=digest,
+        url=url,
+        outputs=model.outputs,
+        by_name=model.by_name,
+    )
+    return stored, DeclaredModel(model.inputs, model.by_name, model.outputs, takes_text=True)
 
 
 def _in_memory(model: Any, library: str) -> tuple[StoredModel, LoadedModel]:
@@ -95,7 +125,11 @@ def leave_gpus_to_tasks() -> None:
     """Hide the GPUs of this process from TensorFlow, unless TensorFlow has started already.
 
     TensorFlow would otherwise hold nearly all memory of the driver's GPU until the driver ends.
+
+    Raises:
+        ConfigError: if TensorFlow or Keras is too old.
     """
+    check_versions("tensorflow", "keras")
     with without_noise():
         import tensorflow as tf
 

@@ -9,8 +9,6 @@ from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.inference.ragged_rows import RaggedRows
 from sparkdl.inference.tensor_spec import TensorSpec
 
-__all__ = ["arrays_of"]
-
 
 def arrays_of(
     returned: Any,
@@ -57,15 +55,16 @@ def _array_of(value: Any, output: TensorSpec) -> Any:
         value = list(value)  # NumPy makes one array of rows of one length in a list.
     if shape and (ragged := _ragged(value, dtype)):
         values = _cast(ragged.values, output)
-        found, result = 1 + values.ndim, RaggedRows(values, ragged.lengths)
+        ndim = 1 + values.ndim
+        result = RaggedRows(values, ragged.lengths)
     else:
         result = _cast(value if isinstance(value, np.ndarray) else np.asarray(value, dtype), output)
         if result.ndim == 2 + len(shape) and result.shape[-1] == 1:
             result = result[..., 0]
-        found = result.ndim
-    if found != 1 + len(shape):
+        ndim = result.ndim
+    if ndim != 1 + len(shape):
         raise TypeError(
-            f"the output {output.name!r} of the function has {found} axes, the rows included; "
+            f"the output {output.name!r} of the function has {ndim} axes, the rows included; "
             f"outputs= declares one with {1 + len(shape)}."
         )
     return result

@@ -13,8 +13,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["check_once", "fetch_once"]
-
 # Copies that are kept for workers that start later; the least recently used ones are removed.
 MAX_COPIES = 3
 

@@ -11,17 +11,6 @@ import pyarrow as pa
 from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.inference.ragged_rows import RaggedRows
 
-__all__ = [
-    "TensorSpec",
-    "arrow_type",
-    "fit_rows",
-    "fits",
-    "from_spark",
-    "inexact_input",
-    "to_arrow",
-    "type_name",
-]
-
 # Dtypes that Spark lacks, with the next wider one that it has.
 _WIDER_DTYPES = {
     "float16": "float32",
@@ -191,15 +180,17 @@ def from_spark(name: str, kind: Any) -> TensorSpec:
         >>> print(from_spark("y", ArrayType(FloatType())))
         y float32[None]
     """
-    element, depth = kind, 0
+    element = kind
+    depth = 0
     while element.typeName() == "array":
-        element, depth = element.elementType, depth + 1
+        element = element.elementType
+        depth += 1
     for dtype, (spark_type, _) in _SPARK_AND_ARROW_TYPES.items():
         if spark_type == element.simpleString():
             return TensorSpec(name, (None,) * depth, dtype)
-    known = ", ".join(spark_type for spark_type, _ in _SPARK_AND_ARROW_TYPES.values())
+    names = ", ".join(spark_type for spark_type, _ in _SPARK_AND_ARROW_TYPES.values())
     raise ValueError(
-        f"{name!r} is {kind.simpleString()}; expected one of {known}, or an array of these."
+        f"{name!r} is {kind.simpleString()}; expected one of {names}, or an array of these."
     )
 
 
@@ -248,7 +239,8 @@ def to_arrow(values: Any, output: TensorSpec) -> pa.Array:
     """
     lengths: tuple[Any, ...] = ()
     if isinstance(values, RaggedRows):
-        values, lengths = values.values, values.lengths
+        lengths = values.lengths
+        values = values.values
     elif output.shape == (1,):
         values = values.reshape(-1)
     num_rows = len(lengths[0]) if lengths else len(values)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.host.optional_packages import require
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.own_modules import OwnModules
 from sparkdl.inference.returned_arrays import arrays_of
@@ -15,10 +16,8 @@ from sparkdl.inference.task_environment import TaskEnvironment, num_cores
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 from sparkdl.inference.traced_model import TracedModel
 
-__all__ = ["load_torch"]
-
 # Lets torch.load read tensors only, also where it is called by torch.export.load.
-_WEIGHTS_ONLY = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
+WEIGHTS_ONLY = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
 
 
 def load_torch(stored: StoredModel, inputs: Sequence[TensorSpec], detect_gpus: bool) -> TracedModel:
@@ -30,20 +29,22 @@ def load_torch(stored: StoredModel, inputs: Sequence[TensorSpec], detect_gpus: b
         detect_gpus: use a GPU of this host if Spark assigned none to the task.
 
     Raises:
-        ModuleNotFoundError: if PyTorch is not installed on this host.
+        MissingPackageError: if PyTorch is not installed on this host.
     """
-    is_sent, modules = stored.library == "torch", OwnModules(stored.modules)
-    variables = {} if is_sent else _WEIGHTS_ONLY
+    is_sent = stored.library == "torch"
+    modules = OwnModules(stored.modules)
+    variables = {} if is_sent else WEIGHTS_ONLY
     with TaskEnvironment(detect_gpus, variables), modules.importable():
         torch = _import_torch()
         torch.set_num_threads(num_cores())
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if is_sent:
             # The driver sent this module, on its CPU.
-            module, num_rows = pickle.loads(stored.data or b"").eval().to(device), None
+            module = pickle.loads(stored.data or b"").eval().to(device)
+            num_rows = None
         else:
             with stored.open_local() as path:
-                module, num_rows = _load_program(stored.library, path, device)
+                module, num_rows = load_program(stored.library, path, device)
     names = [spec.name for spec in inputs]
 
     def call(arrays: Sequence[Any]) -> list[Any]:
@@ -58,22 +59,24 @@ def load_torch(stored: StoredModel, inputs: Sequence[TensorSpec], detect_gpus: b
                 returned = module(*tensors)
         if isinstance(returned, list):
             returned = tuple(returned)
-        return arrays_of(returned, stored.outputs, _to_numpy)
+        return arrays_of(returned, stored.outputs, to_numpy)
 
     return TracedModel(stored.outputs, call, num_rows, (ValueError, IndexError))
 
 
 def _import_torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as exc:
-        raise ModuleNotFoundError(
-            "the model needs PyTorch, which this executor does not have: pip install torch"
-        ) from exc
+    require("torch", "the model")
+    return importlib.import_module("torch")
 
 
-def _load_program(library: str, path: Path, device: str) -> tuple[Any, int | None]:
-    """Return a program as a callable, and the number of rows that it takes at once."""
+def load_program(library: str, path: Path, device: str) -> tuple[Any, int | None]:
+    """Return a program as a callable, and the number of rows that it takes at once.
+
+    Args:
+        library: `torch.jit` or `torch.export`.
+        path: the file of the program.
+        device: the device on which it computes, such as `cuda`.
+    """
     import torch
 
     if library == "torch.jit":
@@ -83,21 +86,21 @@ def _load_program(library: str, path: Path, device: str) -> tuple[Any, int | Non
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
-    wanted = set(program.graph_signature.user_inputs)
+    input_names = set(program.graph_signature.user_inputs)
     shapes = [
         node.meta["val"].shape
         for node in program.graph.nodes
-        if node.op == "placeholder" and node.name in wanted
+        if node.op == "placeholder" and node.name in input_names
     ]
     # An axis of any length is a symbol, not an int.
     fixed = {shape[0] for shape in shapes if len(shape) and type(shape[0]) is int}
     return program.module(), max(fixed, default=None)
 
 
-def _to_numpy(output: Any) -> Any:
+def to_numpy(output: Any) -> Any:
     """Return the array of a tensor; a list of arrays for tensors of different lengths."""
     if isinstance(output, list | tuple):
-        return [_to_numpy(row) for row in output]
+        return [to_numpy(row) for row in output]
     if str(output.dtype) == "torch.bfloat16":
         output = output.float()
     return output.cpu().numpy()

@@ -8,8 +8,6 @@ import numpy as np
 
 from sparkdl.inference.tensor_spec import TensorSpec
 
-__all__ = ["TracedModel"]
-
 Array = Any  # np.ndarray, whose first axis counts the rows, or `RaggedRows`.
 
 
@@ -41,17 +39,17 @@ class TracedModel:
             RuntimeError: if an output has another number of rows than the inputs.
         """
         rows = len(arrays[0])
-        taken = self.num_rows or rows
-        if taken > rows:
-            arrays = [np.concatenate([a, np.repeat(a[-1:], taken - rows, 0)]) for a in arrays]
-        computed = zip(self.outputs, self.function(arrays), strict=True)
-        outputs = {spec.name: output for spec, output in computed}
+        num_taken = self.num_rows or rows
+        if num_taken > rows:
+            arrays = [np.concatenate([a, np.repeat(a[-1:], num_taken - rows, 0)]) for a in arrays]
+        pairs = zip(self.outputs, self.function(arrays), strict=True)
+        outputs = {spec.name: output for spec, output in pairs}
         for name, output in outputs.items():
-            if len(output) != taken:
+            if len(output) != num_taken:
                 raise RuntimeError(
-                    f"the model's output {name!r} has {len(output)} rows for {taken} rows of "
-                    "input; expected one row of output for each row of input."
+                    f"the model's output {name!r} has {len(output)} rows for {num_taken} rows "
+                    "of input; expected one row of output for each row of input."
                 )
-        if taken > rows:
+        if num_taken > rows:
             outputs = {name: output[:rows] for name, output in outputs.items()}
         return outputs

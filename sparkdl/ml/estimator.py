@@ -4,35 +4,28 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
-from sparkdl import experiment
 from sparkdl.errors import ConfigError
+from sparkdl.files.model_formats import library_of_object, load_keras
+from sparkdl.host.optional_packages import require
 from sparkdl.inference import custom_objects
 from sparkdl.inference.model_file import local_copy
 from sparkdl.inference.prediction import PreparedModel, prepare_model
 from sparkdl.inference.resolve import leave_gpus_to_tasks, trial_of
-from sparkdl.ml.hyperparameters import add_hyperparameters, values_of
-from sparkdl.ml.keras_files import read_model, write_model
+from sparkdl.ml.hyperparameters import add_hyperparameters
+from sparkdl.ml.keras_training import KerasTraining, model_from_bytes
 from sparkdl.ml.model import KerasModel
-from sparkdl.ml.params import CLASSIFICATION, TrainingParams
+from sparkdl.ml.params import CLASSIFICATION
 from sparkdl.ml.registered_functions import load_function, reference_to
-from sparkdl.ml.tasks import check_outputs, is_from_logits, only_loss, task_of
-from sparkdl.ml.training import Training, model_from_bytes
+from sparkdl.ml.stage_files import read_model, write_model
+from sparkdl.ml.stages import TrainingStage
+from sparkdl.ml.tasks import check_outputs, is_from_logits, name_of, only_loss, task_of
 from sparkdl.ml.training_rows import training_rows
-from sparkdl.model_formats import library_of_object, load_keras
 from sparkdl.runs import Run
-from sparkdl.spark_ml import PersistentStage
-
-__all__ = ["KerasEstimator"]
 
 
-class KerasEstimator(
-    PersistentStage,
-    Estimator,  # type: ignore[misc]
-    TrainingParams,
-):
+class KerasEstimator(TrainingStage):
     """An estimator that trains a Keras model on a DataFrame. `fit(df)` returns a `KerasModel`.
 
     `fit` is a run of `experiment.allreduce`: `numWorkers` processes train at the same time, each
@@ -78,6 +71,7 @@ class KerasEstimator(
         callbacks: Callable[[], Sequence[Any]] | None = None,
         **params: Any,
     ) -> None:
+        require("tensorflow", "KerasEstimator")
         super().__init__()
         self.model = model
         self.callbacks = callbacks
@@ -86,7 +80,10 @@ class KerasEstimator(
                 f"callbacks is {callbacks!r}; expected a function that returns a list of "
                 "callbacks, such as lambda: [EarlyStopping()], which every worker calls."
             )
-        self._hyperparameters = () if self._has_model else add_hyperparameters(self, model)
+        expected = "a compiled model of Keras 3, or a function that returns one"
+        self._hyperparameters = (
+            () if self._has_model else add_hyperparameters(self, model, expected)
+        )
         self.setParams(**params)
 
     @property
@@ -107,58 +104,32 @@ class KerasEstimator(
             from_logits = task == CLASSIFICATION and is_from_logits(loss)
         features = self.getFeaturesCol()
         prepared = prepare_model(dataset, model, features, signature="serving_default")
-        check_outputs(prepared.outputs, task, loss)
-        options = {"name": "keras-estimator", "description": self._description()}
-        run = experiment.allreduce(
-            self._training(model, prepared, has_validation="validation" in frames),
-            num_workers=self.getNumWorkers(),
-            data=frames,
-            seed=self.getSeed(),
-            framework="tensorflow",
-            spark=dataset.sparkSession,
-            **{**options, **self.getRunOptions()},
-        )
+        check_outputs(prepared.outputs, task, name_of(loss))
+        training = self._training(model, prepared, has_validation="validation" in frames)
+        run = self._train(training, frames, "tensorflow", "keras-estimator")
         return self._model_of(run, model, {"task": task, "fromLogits": from_logits})
 
-    def _builder(self) -> "partial[Any]":
-        return partial(self.model, **values_of(self, self._hyperparameters))
-
-    def _training(self, model: Any, prepared: PreparedModel, has_validation: bool) -> Training:
+    def _training(self, model: Any, prepared: PreparedModel, has_validation: bool) -> KerasTraining:
         make_model: Callable[[], Any]
         if self._has_model:
             custom = custom_objects.pickle_objects(_objects_of(model, for_training=True))
             make_model = partial(model_from_bytes, prepared.model.data or b"", custom)
         else:
             make_model = self._builder()
-        return Training(
+        return KerasTraining(
             make_model=make_model,
             make_callbacks=self.callbacks,
-            features=self.getFeaturesCol(),
-            label=self.getLabelCol(),
-            weight=self.getWeightCol(),
-            inputs=prepared.features.inputs,
-            epochs=self.getEpochs(),
-            batch_size=self.getBatchSize(),
-            shuffle=self.getShuffle(),
-            checkpoint_interval=self.getCheckpointInterval(),
-            has_validation=has_validation,
             has_one_value=prepared.outputs[0].shape == (1,),
+            **self._training_options(prepared, has_validation),
         )
-
-    def _description(self) -> str:
-        """Return the params that were set and the parameters of the function, in one line."""
-        chosen = {each.name: value for each, value in self._paramMap.items()}
-        chosen |= {name: self.getOrDefault(name) for name in self._hyperparameters}
-        return f"{self.uid}: {', '.join(f'{n}={v!r}' for n, v in sorted(chosen.items()))}"
 
     def _model_of(self, run: Run, model: Any, decided: Mapping[str, Any]) -> KerasModel:
         """Return the model that a run has trained, without its loss and its optimizer."""
         with local_copy(trial_of(run).model_path) as path:
             # The user's own model may contain code: it is loaded here for the first time.
             trained = load_keras(path, "keras", _objects_of(model), trusted=True)
-        fitted = self._copyValues(KerasModel(trained, runPath=run.path))
-        fitted._resetUid(self.uid)
-        return fitted.setParams(**decided)  # type: ignore[no-any-return]
+        model_stage: KerasModel = self._fitted(KerasModel(trained, runPath=run.path), **decided)
+        return model_stage
 
     def _save(self, path: str, spark: Any) -> Mapping[str, Any]:
         extra = {"callbacks": reference_to(self.callbacks, "callbacks")}

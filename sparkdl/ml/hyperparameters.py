@@ -7,18 +7,19 @@ from typing import Any
 from pyspark.ml.param import Param, Params
 
 from sparkdl.errors import ConfigError
-from sparkdl.model_formats import library_of_object
+from sparkdl.files.model_formats import library_of_object
 from sparkdl.options import plain_number
 
-__all__ = ["add_hyperparameters", "values_of"]
 
-
-def add_hyperparameters(stage: Params, function: Callable[..., Any]) -> tuple[str, ...]:
+def add_hyperparameters(
+    stage: Params, function: Callable[..., Any], expected: str
+) -> tuple[str, ...]:
     """Add a param to a stage for each parameter of a function; return their names.
 
     Args:
         stage: the stage, whose other params exist already.
         function: the function; its defaults become the defaults of the params.
+        expected: a phrase that names what may stand in its place, for the message.
 
     Raises:
         ConfigError: if `function` is no function, or a parameter has the name of something else
@@ -32,16 +33,15 @@ def add_hyperparameters(stage: Params, function: Callable[..., Any]) -> tuple[st
         )
     if not callable(function) or isinstance(function, type):
         raise ConfigError(
-            f"model is {function!r}, a {type(function).__name__}; expected a compiled model of "
-            "Keras 3, or a function that returns one."
+            f"model is {function!r}, a {type(function).__name__}; expected {expected}."
         )
     kinds = inspect.Parameter
-    found = {
+    parameters = {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
     }
-    for name, parameter in found.items():
+    for name, parameter in parameters.items():
         if hasattr(stage, name):
             raise ConfigError(
                 f"the function of the model has a parameter {name!r}, which the stage itself has "
@@ -52,7 +52,7 @@ def add_hyperparameters(stage: Params, function: Callable[..., Any]) -> tuple[st
         if parameter.default is not kinds.empty:
             stage._setDefault(**{name: parameter.default})
     stage._params = None  # Spark has listed the params before; it lists them again.
-    return tuple(found)
+    return tuple(parameters)
 
 
 def values_of(stage: Params, names: tuple[str, ...]) -> dict[str, Any]:

@@ -3,30 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.ml import Model
-from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 
 from sparkdl.errors import ConfigError
-from sparkdl.inference.prediction import check_new_columns, predict
+from sparkdl.files.model_formats import library_of_object
+from sparkdl.inference.prediction import predict
 from sparkdl.inference.resolve import leave_gpus_to_tasks
-from sparkdl.ml.keras_files import read_model, write_model
-from sparkdl.ml.params import CLASSIFICATION, REGRESSION, PredictionParams
-from sparkdl.ml.prediction_columns import classification_columns, regression_column
-from sparkdl.model_formats import library_of_object
-from sparkdl.spark_ml import PersistentStage, accessors, param
-
-__all__ = ["KerasModel"]
-
-# The column of the model's outputs, which transform replaces.
-_OUTPUT = "sparkdl_output"
+from sparkdl.ml.stage_files import read_model, write_model
+from sparkdl.ml.stages import OUTPUT, PredictingStage
 
 
-class KerasModel(
-    PersistentStage,
-    Model,  # type: ignore[misc]
-    PredictionParams,
-):
+class KerasModel(PredictingStage):
     """A Keras model that adds columns of predictions to a DataFrame.
 
     `transform` keeps all rows and columns. A regression gets the column `prediction`; a
@@ -54,9 +41,6 @@ class KerasModel(
         Row(a=1.0, b=2.0, prediction=3.0)
     """
 
-    runPath = param("runPath", "path of the run that trained the model", TypeConverters.toString)
-    setRunPath, getRunPath = accessors("runPath")
-
     def __init__(self, keras_model: Any, **params: Any) -> None:
         super().__init__()
         if library_of_object(keras_model) != "keras":
@@ -64,34 +48,16 @@ class KerasModel(
                 f"keras_model is a {type(keras_model).__name__}; expected a model of Keras 3."
             )
         self.keras_model = keras_model
-        self._setDefault(fromLogits=False, runPath=None)
         self.setParams(**params)
 
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        names = self._new_columns()
-        check_new_columns([name for name in names if name], dataset.columns)
-        df = predict(
+    def _with_output(self, dataset: DataFrame) -> DataFrame:
+        return predict(
             self.keras_model,
             dataset,
             feature_cols=self.getFeaturesCol(),
-            prediction_col=[_OUTPUT],
+            prediction_col=[OUTPUT],
             batch_size=self.getPredictBatchSize(),
         )
-        is_array = df.schema[_OUTPUT].dataType.typeName() == "array"
-        made: tuple[Any, ...] = (regression_column(df[_OUTPUT], is_array),)
-        if self.getTask() == CLASSIFICATION:
-            made = classification_columns(df, _OUTPUT, is_array, self.getFromLogits())
-        columns = dict(zip(names, made, strict=True))
-        return df.withColumns({n: c for n, c in columns.items() if n}).drop(_OUTPUT)
-
-    def _new_columns(self) -> list[str]:
-        if not (self.isDefined("task") and self.getTask()):
-            raise ConfigError(
-                f"the param task is not set; set it to {CLASSIFICATION!r} or {REGRESSION!r}."
-            )
-        if self.getTask() == REGRESSION:
-            return [self.getPredictionCol()]
-        return [self.getRawPredictionCol(), self.getProbabilityCol(), self.getPredictionCol()]
 
     def _save(self, path: str, spark: Any) -> Mapping[str, Any]:
         write_model(self.keras_model, path, spark)

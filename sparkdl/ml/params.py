@@ -1,4 +1,4 @@
-"""Runs on the driver. Define the params of `KerasEstimator` and `KerasModel`.
+"""Runs on the driver. Define the params of the estimators and of their models.
 
 Where Spark ML has a param of the same meaning, the name is Spark's. Values are checked when they
 are set.
@@ -11,9 +11,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import Options, check_count, plain_number
-from sparkdl.spark_ml import accessors, check_json, param
-
-__all__ = ["CLASSIFICATION", "REGRESSION", "PredictionParams", "TrainingParams"]
+from sparkdl.spark.ml import accessors, check_json, param
 
 CLASSIFICATION = "classification"
 REGRESSION = "regression"
@@ -23,7 +21,7 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("env", "secrets"), "a saved stage would hold its values"),
     **dict.fromkeys(("callbacks", "spark"), "a saved stage cannot hold objects"),
     **dict.fromkeys(("wait", "if_exists", "retry", "run_id"), "each fit is a run of its own"),
-    **dict.fromkeys(("framework",), "the framework is TensorFlow"),
+    **dict.fromkeys(("framework",), "the stage has one"),
     **dict.fromkeys(("seed",), "the param seed is for it"),
     # A saved stage of somebody else could upload any file of the driver.
     **dict.fromkeys(("versioned_resources",), "a saved stage would name files of the driver"),

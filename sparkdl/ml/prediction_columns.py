@@ -7,8 +7,6 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["classification_columns", "regression_column"]
-
 
 def regression_column(output: Column, is_array: bool) -> Column:
     """Return the prediction of a regression: a double, or a vector for several targets.
@@ -39,8 +37,8 @@ def classification_columns(
     if is_array:
         raw = df[output].cast("array<double>")
         probability = _softmax(raw) if from_logits else raw
-        # Positions count from 1.
-        prediction = F.array_position(raw, F.array_max(raw)) - 1
+        # Positions count from 1. In Spark 3.5, `F.array_position` takes no column as the value.
+        prediction = F.call_function("array_position", raw, F.array_max(raw)) - 1
     else:
         value = df[output].cast("double")
         positive = 1 / (1 + F.exp(-value)) if from_logits else value

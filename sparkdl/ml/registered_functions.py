@@ -11,8 +11,6 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["load_function", "reference_to"]
-
 _REGISTER = "@keras.saving.register_keras_serializable()"
 
 

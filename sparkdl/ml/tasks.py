@@ -8,8 +8,6 @@ from sparkdl.errors import ConfigError
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.ml.params import CLASSIFICATION, REGRESSION
 
-__all__ = ["check_outputs", "is_from_logits", "only_loss", "task_of"]
-
 # Names of functions in keras.losses.
 _REGRESSION = {
     *("huber", "log_cosh", "mean_absolute_error", "mean_absolute_percentage_error"),
@@ -33,7 +31,7 @@ def task_of(loss: Any) -> str:
     Raises:
         ConfigError: if the loss does not tell.
     """
-    name = _name_of(loss)
+    name = name_of(loss)
     # A function of the user may have any name.
     if _is_of_keras(loss):
         if "crossentropy" in name:
@@ -59,19 +57,19 @@ def is_from_logits(loss: Any) -> bool:
     config = loss.get_config() if hasattr(loss, "get_config") else {}
     if "from_logits" not in config and not _is_of_keras(loss):
         raise ConfigError(
-            f"the loss {_name_of(loss)!r} does not tell logits from probabilities. Set the param "
+            f"the loss {name_of(loss)!r} does not tell logits from probabilities. Set the param "
             "fromLogits to True if the outputs of the model are logits, otherwise to False."
         )
     return bool(config.get("from_logits"))
 
 
-def check_outputs(outputs: Sequence[TensorSpec], task: str, loss: Any) -> None:
+def check_outputs(outputs: Sequence[TensorSpec], task: str, loss: str) -> None:
     """Validate that the outputs of a model can become the columns of a task.
 
     Args:
         outputs: the outputs of the model.
         task: `classification` or `regression`.
-        loss: the loss of the compiled model.
+        loss: the name of the loss.
 
     Raises:
         ConfigError: if they cannot.
@@ -83,9 +81,9 @@ def check_outputs(outputs: Sequence[TensorSpec], task: str, loss: Any) -> None:
             "experiment.allreduce and experiment.predict."
         )
     num_values = (outputs[0].shape or (1,))[0]
-    if task == CLASSIFICATION and num_values != 1 and _name_of(loss).startswith("binary_"):
+    if task == CLASSIFICATION and num_values != 1 and loss.startswith(("binary_", "BCE")):
         raise ConfigError(
-            f"the model has {num_values} outputs and the loss {_name_of(loss)!r}, as for rows that "
+            f"the model has {num_values} outputs and the loss {loss!r}, as for rows that "
             "belong to several classes, which Spark's classification does not have. Use a "
             "categorical crossentropy, or task='regression', which predicts a vector."
         )
@@ -103,7 +101,8 @@ def _object_of(loss: Any) -> Any:
     return keras.losses.get(loss) if isinstance(loss, str) else loss
 
 
-def _name_of(loss: Any) -> str:
+def name_of(loss: Any) -> str:
+    """Return the name of a loss of Keras, as that of its function."""
     loss = _object_of(loss)
     name = getattr(loss, "__name__", None) or type(loss).__name__
     # Losses are functions or classes: MeanSquaredError is mean_squared_error.

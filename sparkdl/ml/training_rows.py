@@ -8,8 +8,6 @@ from sparkdl.errors import ConfigError
 from sparkdl.inference.prediction import check_dataframe
 from sparkdl.ml.params import TrainingParams
 
-__all__ = ["training_rows"]
-
 
 def training_rows(dataset: DataFrame, params: TrainingParams) -> dict[str, DataFrame]:
     """Return the rows `train` and, if there are any, `validation`, with the columns in use.
@@ -22,8 +20,10 @@ def training_rows(dataset: DataFrame, params: TrainingParams) -> dict[str, DataF
         ConfigError: if a column does not exist, labels are text, or params contradict each other.
     """
     check_dataframe(dataset, params.getBatchSize())
-    label, weight = params.getLabelCol(), params.getWeightCol()
-    indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
+    label = params.getLabelCol()
+    weight = params.getWeightCol()
+    indicator = params.getValidationIndicatorCol()
+    fraction = params.getValidationFraction()
     features = params.getFeaturesCol()
     targets = tuple(name for name in (label, weight) if name)
     ColumnSelection.among(

@@ -8,13 +8,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkdl import storage
 from sparkdl.errors import ModelDamagedError
-from sparkdl.jsonl import from_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
 from sparkdl.models.layout import ModelPaths
 from sparkdl.models.numbered import newest, numbers, take_next, who_and_when
-
-__all__ = ["AliasMove", "aliases_of", "history", "move", "version_of"]
 
 _logger = logging.getLogger("sparkdl.models")
 

@@ -9,8 +9,6 @@ from sparkdl.models.version import ModelVersion
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["compare", "table"]
-
 
 def compare(
     models: str | Sequence[str | ModelVersion], *, root: str | None = None

@@ -13,21 +13,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import profiles, storage
+from sparkdl import profiles
 from sparkdl.errors import ConfigError, suggest
+from sparkdl.files import storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.model_formats import (
+    LOADER_FILE,
+    MODEL_FILES,
+    SAVED_MODEL,
+    library_of,
+    library_of_object,
+    load_keras,
+)
+from sparkdl.files.polling import retry
+from sparkdl.host.optional_packages import require
+from sparkdl.host.supported_versions import check_versions
+from sparkdl.inference.loader_model import CODE, FILES
 from sparkdl.inference.model_file import local_copy
 from sparkdl.inference.resolve import leave_gpus_to_tasks
-from sparkdl.jsonl import to_json
-from sparkdl.model_formats import SAVED_MODEL, library_of, library_of_object, load_keras
 from sparkdl.models import registry, saved_model, source
 from sparkdl.models.layout import FORMAT, ModelPaths, check_name
+from sparkdl.models.loader_files import Loader, format_of, signatures_of, write_format, write_loaded
 from sparkdl.models.numbered import create, numbers, take_next, who_and_when
 from sparkdl.models.source import Source
 from sparkdl.models.version import KERAS_FILE, ONNX_FILE, PROFILE_FILE, ModelVersion
-from sparkdl.polling import retry
 from sparkdl.runs import provenance
-
-__all__ = ["export"]
 
 _CHUNK_BYTES = 1 << 20
 
@@ -38,6 +48,7 @@ def export(
     model_or_trial: Any,
     name: str,
     *,
+    loader: Loader | None = None,
     metrics: Mapping[str, float] | None = None,
     signature: Any = None,
     profile: Any = None,
@@ -49,19 +60,31 @@ def export(
 ) -> ModelVersion | None:
     """Export a model as the next version of its name.
 
-    The version is a SavedModel with one function for serving, in TensorFlow Serving's layout,
-    beside the Keras file. TensorFlow is imported into this process if the model is a Keras model;
-    it leaves the GPUs alone unless this process uses them already. A SavedModel is copied.
+    The version of a Keras model is a SavedModel with one function for serving, in TensorFlow
+    Serving's layout, beside the Keras file. TensorFlow is imported into this process for it; it
+    leaves the GPUs alone unless this process uses them already. A SavedModel is copied. A module of
+    PyTorch becomes a program of `torch.export`, which takes any number of rows. Any other model is
+    a folder of files and a function that loads them, see `loader`.
 
     Args:
-        model_or_trial: a Keras model; the path or URL of a Keras file or of a SavedModel; a trial,
-            for the model among its outputs or in its checkpoint; a run, for its best trial; or a
-            version of another model.
+        model_or_trial: a Keras model; the path or URL of a Keras file or of a SavedModel; a
+            `torch.nn.Module`, a program of `torch.export` or TorchScript, or the path of one
+            (`.pt2`, `.pt`); a model of scikit-learn (needs the extra `sklearn`) or XGBoost; the
+            path of an ONNX file; a trial, for the model among its outputs or in its checkpoint; a
+            run, for its best trial; or a version of another model.
         name: the name of the model.
+        loader: a function of a module of yours, or its name `module:function`, for a model of any
+            kind: it gets the local `Path` of a folder, loads what is there, and returns a function
+            that takes a NumPy array for each input, one row for each row, and returns an array, a
+            tuple or a dict of arrays. Text comes as an array of `str`. `model_or_trial` is then
+            the path or URL of the folder or file with the weights, a trial or a run for its
+            checkpoint, or None. The module, and those of yours that it imports, are kept with the
+            model. The loader runs where the model is loaded: load models of people you trust.
         metrics: metrics of the model, added to those of the trial.
-        signature: the inputs of the serving function, for a Keras model that does not define them
-            or whose inputs should have other names: a `tf.TensorSpec` or a batch of rows, or a
-            dict of these by name, or a list.
+        signature: the inputs of the serving function: a `tf.TensorSpec` or a batch of rows, or a
+            dict of these by name, or a list. A Keras model needs it if it does not define its
+            inputs or they should have other names. Other models are called with it once, which
+            tells their outputs; only a file of ONNX describes itself.
         profile: the DataFrame that the model was trained with, whose profile is kept beside the
             model, see `ModelVersion.profile`; or such a profile.
         if_better: the name of a metric: export only if its value is better than that of every
@@ -69,7 +92,7 @@ def export(
         direction: `max` or `min`, for `if_better`. By default the direction of the trial's metric,
             or `min` if smaller values are better by the name, else `max`.
         alias: an alias that names the new version from now on, see `alias`.
-        onnx: also write a Keras model as `model.onnx`; needs `pip install 'sparkdl[onnx]'`.
+        onnx: also write a Keras model as `model.onnx`; needs the extra `onnx`.
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
 
@@ -77,7 +100,8 @@ def export(
         The version; None if `if_better` was given and the model is not better.
 
     Raises:
-        ConfigError: if an argument is invalid, or there is no model. Nothing was exported.
+        ConfigError: if an argument is invalid, there is no model, or TensorFlow or Keras is too
+            old. Nothing was exported.
         OSError: if the store fails for minutes.
 
     Example:
@@ -94,16 +118,17 @@ def export(
     if alias is not None:
         check_name(alias, "alias")
     if onnx:
-        saved_model.check_onnx()
+        require("tf2onnx", "onnx=True")
     profiles.check(profile)
-    origin = source.resolve(model_or_trial)
+    origin = source.resolve(model_or_trial, loader)
     values = {**origin.metrics, **source.check_metrics(metrics)}
     if if_better is not None:
         way = direction or origin.direction.get(if_better)
         if not _is_better(values, if_better, way, registry.list_versions(name, root=root)):
             return None
     with _folder(paths) as folder:
-        _write_model(origin, folder, {"signature": signature, "onnx": onnx})
+        options = {"signature": signature, "onnx": onnx, "loader": loader}
+        _write_model(origin, folder, options)
         if profile is not None:
             (folder / PROFILE_FILE).write_text(to_json(profiles.profile(profile)))
         number = _publish(folder, paths, _record(name, origin, values, folder))
@@ -157,17 +182,22 @@ def _folder(paths: ModelPaths) -> Iterator[Path]:
 
 
 def _write_model(origin: Source, folder: Path, options: Mapping[str, Any]) -> None:
-    """Write the SavedModel and the Keras file of a model.
+    """Write the files of a model.
 
     Args:
         origin: the model.
         folder: the folder of the version.
-        options: the arguments `signature` and `onnx` of `export`.
+        options: the arguments `signature`, `onnx` and `loader` of `export`.
 
     Raises:
         ConfigError: if the model cannot be loaded or written.
     """
     try:
+        if _has_loader(origin, options["loader"]):
+            _write_other(origin, folder, options)
+            return
+        require("tensorflow", "models.export")
+        check_versions("tensorflow", "keras")
         if origin.url is None:
             library = library_of_object(origin.model) or "keras"
             _write_keras(origin.model, library, folder, options)
@@ -188,8 +218,40 @@ def _write_model(origin: Source, folder: Path, options: Mapping[str, Any]) -> No
     except ConfigError:
         raise
     except (ValueError, TypeError, KeyError, zipfile.BadZipFile) as exc:
-        name = origin.url or f"the model {origin.model.name!r}"
+        name = origin.url or f"the model {getattr(origin.model, 'name', type(origin.model))!r}"
         raise ConfigError(f"{name} cannot be exported: {exc}") from exc
+
+
+def _has_loader(origin: Source, loader: Loader | None) -> bool:
+    """Return True for a model of another framework than TensorFlow."""
+    if loader is not None or format_of(origin.url or origin.model):
+        return True
+    return origin.url is not None and storage.exists(storage.join(origin.url, LOADER_FILE))
+
+
+def _write_other(origin: Source, folder: Path, options: Mapping[str, Any]) -> None:
+    if options["onnx"]:
+        raise ConfigError("onnx=True is given; it is for models of Keras.")
+    loader, signature = options["loader"], options["signature"]
+    kind = format_of(origin.url or origin.model)
+    if origin.url is None:
+        if loader is not None:
+            write_loaded(None, loader, folder, signature)
+        else:
+            write_format(origin.model, str(kind), folder, signature)
+        return
+    with local_copy(origin.url) as path:
+        if loader is not None:
+            write_loaded(path, loader, folder, signature)
+        elif kind:
+            write_format(path, kind, folder, signature)
+        elif signature is not None:
+            raise ConfigError(
+                f"signature= is given, but {origin.url} describes its inputs. Leave it out, or "
+                "export the files again with loader=."
+            )
+        else:
+            _copy_parts(path, folder, [LOADER_FILE, FILES, CODE, PROFILE_FILE])
 
 
 def _write_keras(
@@ -245,7 +307,7 @@ def _record(
         "metrics": dict(metrics),
         "run": origin.run,
         "trial": origin.trial,
-        "signatures": saved_model.read_signatures(folder),
+        "signatures": _signatures(folder),
         "lineage": origin.lineage,
         # The id tells this description from that of any other export.
         "exported": {
@@ -255,6 +317,11 @@ def _record(
         },
         "files": files,
     }
+
+
+def _signatures(folder: Path) -> dict[str, Any]:
+    is_saved_model = (folder / SAVED_MODEL).is_file()
+    return saved_model.read_signatures(folder) if is_saved_model else signatures_of(folder)
 
 
 def _sha256(path: Path) -> str:
@@ -280,7 +347,7 @@ def _publish(folder: Path, paths: ModelPaths, record: Mapping[str, Any]) -> int:
         storage.fsync([storage.local_path(paths.folder)])
         return number
     # TensorFlow Serving reads a folder as soon as it has a number: `saved_model.pb` comes late.
-    for file in sorted(record["files"], key=lambda file: (file == SAVED_MODEL, file)):
+    for file in sorted(record["files"], key=lambda file: (file in MODEL_FILES, file)):
         put = functools.partial(storage.put, folder, file, paths.version(number))
         retry(put, f"upload {file} of a model")
     if not create(paths.record(number), text):

@@ -3,6 +3,7 @@
 ```
 <root>/models/<name>/<version>/model.json  saved_model.pb  variables/  assets/  model.keras
                                model.onnx  profile.json
+                               or loader.json  files/  code/, see `inference.loader_model`
                     /claims/<version>.json
                     /aliases/<alias>/<n>.json
                     /.export-<id>/
@@ -18,11 +19,10 @@ the folder as the base path of a model.
 import re
 from dataclasses import dataclass
 
-from sparkdl import storage
 from sparkdl.cluster.root import resolve_root
 from sparkdl.errors import ConfigError
-
-__all__ = ["FORMAT", "ModelPaths", "check_name", "models_folder"]
+from sparkdl.files import storage
+from sparkdl.runs.lineage import FOLDER, RECORD
 
 # The format of a version, which `model.json` names.
 FORMAT = 1
@@ -60,7 +60,7 @@ class ModelPaths:
 
     def record(self, number: int) -> str:
         """Return the description of a version. The last file that an export writes."""
-        return storage.join(self.version(number), "model.json")
+        return storage.join(self.version(number), RECORD)
 
     def aside(self, key: str) -> str:
         """Return the folder in which a version is written before it is renamed."""
@@ -74,7 +74,7 @@ def models_folder(root: str | None) -> str:
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
     """
-    return storage.join(resolve_root(root), "models")
+    return storage.join(resolve_root(root), FOLDER)
 
 
 def check_name(name: object, noun: str) -> str:

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.polling import retry
+from sparkdl.files import storage
+from sparkdl.files.polling import retry
 from sparkdl.runs import provenance
-
-__all__ = ["create", "newest", "numbers", "take_next", "who_and_when"]
 
 _ACTIVITY = "write to the model registry"
 

@@ -7,24 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError, suggest
-from sparkdl.metric_names import direction_of_name
+from sparkdl.files import storage
 from sparkdl.models import aliases as alias_files
 from sparkdl.models.layout import ModelPaths, check_name, models_folder
 from sparkdl.models.numbered import numbers
 from sparkdl.models.version import ModelVersion, parse_version
-
-__all__ = [
-    "alias",
-    "alias_history",
-    "best",
-    "best_of",
-    "find",
-    "get",
-    "list_versions",
-    "paths_of",
-]
+from sparkdl.training.metric_names import direction_of_name
 
 _SIGNS = {"max": 1, "maximize": 1, "min": -1, "minimize": -1}
 

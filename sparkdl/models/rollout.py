@@ -6,8 +6,6 @@ from sparkdl.errors import ModelNotFoundError
 from sparkdl.models import aliases, registry
 from sparkdl.models.version import ModelVersion
 
-__all__ = ["promote", "roll_back"]
-
 
 def promote(
     name: str, alias: str = "canary", to: str = "stable", *, root: str | None = None

@@ -1,8 +1,8 @@
-"""Runs on the driver. Write Keras models as SavedModels, and read the signatures of SavedModels."""
+"""Runs anywhere. Write Keras models as SavedModels, and read the signatures of SavedModels."""
 
 import contextlib
 import functools
-import importlib.util
+import io
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,18 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.errors import ConfigError
+from sparkdl.files.model_formats import SAVED_MODEL
 from sparkdl.inference.loader import LoadedModel, from_keras
 from sparkdl.inference.tensor_spec import TensorSpec
-from sparkdl.model_formats import SAVED_MODEL
-
-__all__ = [
-    "SERVING",
-    "check_onnx",
-    "read_signatures",
-    "saved_model_class",
-    "write_keras",
-    "write_saved_model",
-]
 
 # The name of the function that TensorFlow Serving calls.
 SERVING = "serving_default"
@@ -72,16 +63,6 @@ def write_keras(
         tf2onnx.convert.from_function(function, specs, output_path=onnx)
 
 
-def check_onnx() -> None:
-    """Validate that models can be written in the format ONNX.
-
-    Raises:
-        ConfigError: if the converter is not installed.
-    """
-    if importlib.util.find_spec("tf2onnx") is None:
-        raise ConfigError("onnx=True needs the package tf2onnx: pip install 'sparkdl[onnx]'")
-
-
 def _check_backend(library: str) -> None:
     import keras
 
@@ -122,8 +103,9 @@ def write_saved_model(
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint(SERVING, function)
-    with _without_remarks():
-        archive.write_out(folder, verbose=False)
+    # Keras prints to the standard output of the command line, up to 3.8 even if it is told not to.
+    with _without_remarks(), contextlib.redirect_stdout(io.StringIO()):
+        archive.write_out(folder)
     return function
 
 

@@ -7,15 +7,15 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
+from sparkdl.files import storage
+from sparkdl.files.model_formats import is_model, library_of_object
 from sparkdl.inference.resolve import trial_of
-from sparkdl.model_formats import is_model, library_of_object
+from sparkdl.models.loader_files import format_of
 from sparkdl.models.version import ModelVersion
-from sparkdl.runs import Run, Trial, provenance
+from sparkdl.runs import Run, Trial, provenance, trial_files
 from sparkdl.runs.history import read_description
-
-__all__ = ["Source", "check_metrics", "resolve"]
+from sparkdl.runs.results import returned_model
 
 # The facts of `run.json` that describe the origin of a model.
 _FACTS = ("name", "kind", "function", "metric", "created", "user", "git_commit", "versions")
@@ -26,8 +26,8 @@ class Source:
     """A model to export.
 
     Attributes:
-        model: the Keras model; None for a model at a URL.
-        url: path or URL of a Keras file or of the folder of a SavedModel.
+        model: the model in memory; None for a model at a URL.
+        url: path or URL of the file or the folder of a model.
         metrics: the metrics of the trial that trained the model.
         direction: the direction of the metric of the trial, by the name of the metric.
         run: the id of the run.
@@ -44,41 +44,54 @@ class Source:
     lineage: dict[str, Any] = field(default_factory=dict)
 
 
-def resolve(model: Any) -> Source:
+def resolve(model: Any, loader: Any = None) -> Source:
     """Return the model that the user means.
 
     Args:
-        model: a Keras model, the path of a Keras file or of a SavedModel, a Trial, a Run (its best
-            trial), or a version of another model.
+        model: a model in memory or its path, a Trial, a Run (its best trial), or a version of
+            another model.
+        loader: the function that loads the files; any path is then a model, and a trial has its
+            files in its checkpoint unless it returned a file or a folder as `model`.
 
     Raises:
         ConfigError: if there is no model.
         NoCompleteTrialError: if the run has no best trial.
     """
-    if library_of_object(model):
+    is_path = isinstance(model, str | os.PathLike)
+    if not is_path and (library_of_object(model) or format_of(model) or (loader and model is None)):
         return Source(model=model, lineage={"git_commit": provenance.git_commit(Path.cwd())})
     if isinstance(model, Run):
         model = trial_of(model)
     if isinstance(model, Trial):
-        return _of_trial(model)
+        return _of_trial(model, loader is not None)
     if isinstance(model, ModelVersion):
         return _of_version(model)
-    if not isinstance(model, str | os.PathLike):
+    if not is_path:
         raise ConfigError(
-            f"model_or_trial is a {type(model).__name__}; expected a Keras model, the path of a "
-            ".keras file or of a SavedModel, a Trial, a Run or a ModelVersion."
+            f"model_or_trial is a {type(model).__name__}; expected a model of Keras, PyTorch, "
+            "scikit-learn or XGBoost, the path of a model, a Trial, a Run or a ModelVersion. Any "
+            "other model is a folder of files with loader=."
         )
     url = storage.absolute(model)
-    if not is_model(url):
+    is_known = loader or format_of(url)
+    if not (storage.exists(url) if is_known else is_model(url)):
         raise ConfigError(
-            f"{url} is no model; expected the path of a .keras or .h5 file, or of the folder of a "
-            "SavedModel."
+            f"{url} is no model; expected the path of a .keras or .h5 file, of the folder of a "
+            "SavedModel, or of a .pt2, .pt or .onnx file. Any other file or folder needs loader=."
         )
     return Source(url=url, lineage={"source": url})
 
 
-def _of_trial(trial: Trial) -> Source:
-    url = trial.model_path
+def _of_trial(trial: Trial, has_loader: bool) -> Source:
+    model = None
+    url: str | None
+    try:
+        url = _files_of(trial) if has_loader else trial.model_path
+    except ConfigError:
+        model = None if has_loader else returned_model(trial.path)
+        url = None if has_loader or model is not None else _program_of(trial)
+        if url is None and model is None:
+            raise
     run_path = trial.path.rsplit("/", 2)[0]
     try:
         description = read_description(run_path)
@@ -94,11 +107,12 @@ def _of_trial(trial: Trial) -> Source:
         "trial_path": trial.path,
         "params": trial.params,
         "seed": trial.seed,
-        "checkpoint": chosen.url if chosen and url.startswith(chosen.url) else None,
+        "checkpoint": chosen.url if chosen and url and url.startswith(chosen.url) else None,
         "data": trial.data,
         **{name: description[name] for name in _FACTS if name in description},
     }
     return Source(
+        model=model,
         url=url,
         metrics=metrics,
         direction=_directions(trial, metrics, description.get("objectives") or {}),
@@ -106,6 +120,26 @@ def _of_trial(trial: Trial) -> Source:
         trial=trial.number,
         lineage=lineage,
     )
+
+
+def _files_of(trial: Trial) -> str:
+    """Return the URL of the files that a loader gets."""
+    if "model" in trial.outputs:
+        return trial_files.artifact_url(trial.path, trial.outputs, "model")
+    if chosen := trial.checkpoint_of_value():
+        return chosen.url
+    raise ConfigError(
+        f"trial {trial.number} of {trial.path} has neither a checkpoint nor a file or folder under "
+        "'model' among its outputs, which the loader would get."
+    )
+
+
+def _program_of(trial: Trial) -> str | None:
+    """Return the URL of a file of PyTorch, ONNX, scikit-learn or XGBoost that a trial returned."""
+    value = trial.outputs.get("model")
+    if not isinstance(value, str) or not format_of(value):
+        return None
+    return trial_files.artifact_url(trial.path, trial.outputs, "model")
 
 
 def _directions(

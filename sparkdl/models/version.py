@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError, ModelDamagedError
-from sparkdl.jsonl import from_json
-from sparkdl.model_formats import load_model
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
+from sparkdl.files.model_formats import LOADER_FILE, load_model
 from sparkdl.models.layout import FORMAT
+from sparkdl.runs.lineage import RECORD
 from sparkdl.runs.trial_files import local_copy
-
-__all__ = ["KERAS_FILE", "ONNX_FILE", "PROFILE_FILE", "ModelVersion", "parse_version"]
 
 KERAS_FILE = "model.keras"
 ONNX_FILE = "model.onnx"
@@ -81,10 +80,19 @@ class ModelVersion:
         """Load the model into this process.
 
         Returns:
-            The Keras model; for a version without a Keras file, the object of the SavedModel.
+            The Keras model; for a version without a Keras file, the object of the SavedModel; for
+            a version with a loader, what the loader returns, which runs in this process.
         """
-        has_keras = KERAS_FILE in self.details.get("files", {})
-        return load_model(Path(local_copy(self._file(KERAS_FILE) if has_keras else self.path)))
+        files = self.details.get("files", {})
+        if LOADER_FILE in files:
+            # Imported late: it takes Arrow, which the list of the versions does not need.
+            from sparkdl.inference.loader_model import read_loader_model
+
+            folder = Path(local_copy(self.path))
+            return read_loader_model(folder).load(folder)[0]
+        return load_model(
+            Path(local_copy(self._file(KERAS_FILE) if KERAS_FILE in files else self.path))
+        )
 
     def download(self, to: str | os.PathLike[str]) -> str:
         """Copy the files of the version to `<to>/<version>`.
@@ -99,7 +107,7 @@ class ModelVersion:
         Raises:
             ConfigError: if another model was copied there.
         """
-        record = Path(to, str(self.version), "model.json")
+        record = Path(to, str(self.version), RECORD)
         if record.exists() and record.read_bytes() != storage.read(self._file(record.name)):
             raise ConfigError(
                 f"{record.parent} contains another model, with which {self.name}/{self.version} "

@@ -27,12 +27,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json, to_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json, to_json
 from sparkdl.models.layout import models_folder
 from sparkdl.models.version import ModelVersion
-
-__all__ = ["PERFORMANCE_SCHEMA", "RESULT_SCHEMA", "ResultFiles", "Seen", "folder_of"]
 
 # By reason, the number of lines that were left out, and an example.
 LeftOut = dict[str, dict[str, Any]]

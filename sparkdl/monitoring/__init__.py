@@ -9,14 +9,17 @@ print(found)
 ```
 """
 
-from sparkdl.monitoring.drift import drift, thresholds
-from sparkdl.monitoring.drift_table import Drift
-from sparkdl.monitoring.performance import performance
-from sparkdl.monitoring.read_log import read_log
-from sparkdl.monitoring.results import acknowledge, results
-from sparkdl.monitoring.retraining import Decision, should_retrain
-from sparkdl.monitoring.watch import Watch, watch
-from sparkdl.profiles import profile
+from sparkdl.host.supported_versions import explained_by_versions
+
+with explained_by_versions():
+    from sparkdl.monitoring.drift import drift, thresholds
+    from sparkdl.monitoring.drift_table import Drift
+    from sparkdl.monitoring.performance import performance
+    from sparkdl.monitoring.read_log import read_log
+    from sparkdl.monitoring.results import acknowledge, results
+    from sparkdl.monitoring.retraining import Decision, should_retrain
+    from sparkdl.monitoring.watch import Watch, watch
+    from sparkdl.profiles import profile
 
 __all__ = [
     "Decision",

@@ -10,10 +10,8 @@ from typing import Any
 from sparkdl.callbacks import Webhook
 from sparkdl.callbacks.webhook import PostRefusedError
 from sparkdl.errors import ConfigError
-from sparkdl.jsonl import to_json
-from sparkdl.kafka_topic import SCHEME, KafkaTopic, Sender
-
-__all__ = ["Alert", "AlertRefusedError", "AlertTarget", "alerts_of", "check_targets"]
+from sparkdl.files.jsonl import to_json
+from sparkdl.serving.kafka_topic import SCHEME, KafkaTopic, Sender
 
 # An alert as a value for JSON.
 Alert = Mapping[str, Any]
@@ -122,9 +120,9 @@ def _target(value: Any) -> AlertTarget:
     if callable(value):
         return FunctionTarget(value)
     # A text may be the address of a webhook, which is a secret.
-    shown = "a text" if isinstance(value, str) else repr(value)
+    text = "a text" if isinstance(value, str) else repr(value)
     raise ConfigError(
-        f"alerts has {shown}; expected an http(s) URL, kafka://host:9092/topic, a "
+        f"alerts has {text}; expected an http(s) URL, kafka://host:9092/topic, a "
         "callbacks.Webhook, or a function that takes an alert."
     )
 

@@ -12,20 +12,11 @@ from sparkdl.errors import ConfigError
 from sparkdl.models.registry import find
 from sparkdl.monitoring.metrics import METRICS, Counts, reference_counts
 from sparkdl.profiles import BinCounter, FeatureBins
-from sparkdl.spark_python import map_in_arrow
+from sparkdl.spark.capabilities import to_arrow
+from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = [
-    "Features",
-    "as_counts",
-    "bin_counts",
-    "counter_of",
-    "counts_by_group",
-    "features_of",
-    "profile_of",
-]
 
 # The features of a reference by name: their fields in its profile.
 Features = Mapping[str, Mapping[str, Any]]
@@ -61,23 +52,23 @@ def features_of(reference: Any, df: "DataFrame", columns: Sequence[str] | None) 
     Raises:
         ConfigError: if there is no profile, or a column is missing or of another kind.
     """
-    known = profiles.profile(profile_of(reference), columns)["features"]
-    names = list(columns or (name for name in known if known[name]["kind"] != "other"))
+    profiled = profiles.profile(profile_of(reference), columns)["features"]
+    names = list(columns or (name for name in profiled if profiled[name]["kind"] != "other"))
     kinds = {field.name: profiles.kind_of(field.dataType) for field in df.schema}
     for name in names:
-        if name not in known:
-            raise ConfigError(f"the reference has no feature {name!r}; it has {list(known)}.")
+        if name not in profiled:
+            raise ConfigError(f"the reference has no feature {name!r}; it has {list(profiled)}.")
         if name not in kinds:
             raise ConfigError(
                 f"the DataFrame has no column {name!r}; its columns are {list(kinds)}. Pass "
                 "columns= to compare some features only."
             )
-        if kinds[name] != known[name]["kind"]:
+        if kinds[name] != profiled[name]["kind"]:
             raise ConfigError(
                 f"the column {name!r} has values of the kind {kinds[name]!r}; in the reference "
-                f"it is {known[name]['kind']!r}. Cast the column first."
+                f"it is {profiled[name]['kind']!r}. Cast the column first."
             )
-    return {name: known[name] for name in names}
+    return {name: profiled[name] for name in names}
 
 
 def bin_counts(
@@ -97,13 +88,13 @@ def bin_counts(
     """
     columns = profiles.known_columns(df, list(features))
     kinds = [feature["kind"] for feature in features.values()]
-    chosen = profiles.as_arrow(df.select(group, *columns), kinds)
-    group_type = chosen.schema[0].dataType
+    rows = profiles.as_arrow(df.select(group, *columns), kinds)
+    group_type = rows.schema[0].dataType
     counter = counter_of(features, metrics)
     fields = [("group", group_type), ("feature", T.IntegerType()), ("part", T.StringType())]
     fields += [("bin", T.IntegerType()), ("num", T.LongType())]
     schema = T.StructType([T.StructField(name, data_type) for name, data_type in fields])
-    return map_in_arrow(chosen, counter, schema)
+    return map_in_arrow(rows, counter, schema)
 
 
 def counter_of(features: Features, metrics: Sequence[str]) -> BinCounter:
@@ -128,7 +119,7 @@ def counts_by_group(
     """
     keys = ["group", "feature", "part", "bin"]
     sums = bin_counts(df, features, group, metrics).groupBy(*keys).agg(F.sum("num").alias("num"))
-    return as_counts(sums.toArrow().to_pylist(), features)
+    return as_counts(to_arrow(sums).to_pylist(), features)
 
 
 def as_counts(
@@ -141,7 +132,8 @@ def as_counts(
     ]
     result: dict[Any, dict[str, dict[str, Any]]] = {}
     for row in rows:
-        number, part = row["feature"], row["part"]
+        number = row["feature"]
+        part = row["part"]
         counts = result.setdefault(row["group"], {name: {} for name in names})[names[number]]
         if part not in counts:
             counts[part] = np.zeros(sizes[number][part], np.int64)

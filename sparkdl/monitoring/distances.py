@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.errors import ConfigError
-
-__all__ = ["chi_squared", "hellinger", "js", "ks", "l_infinity", "psi", "wasserstein"]
+from sparkdl.host.optional_packages import require
 
 Counts = Any  # An array of counts, or what NumPy makes one of.
 
@@ -106,7 +104,7 @@ def chi_squared(reference: Counts, counts: Counts) -> float:
     a single new text is no alarm, and many are.
 
     Raises:
-        ConfigError: if SciPy is not installed.
+        MissingPackageError: if SciPy is not installed.
 
     Example:
         >>> round(chi_squared([16, 18, 16, 14, 12, 12], [16, 16, 16, 16, 16, 8]), 5)
@@ -116,13 +114,9 @@ def chi_squared(reference: Counts, counts: Counts) -> float:
         >>> chi_squared([500, 500, 0], [480, 480, 40]) < 1e-9
         True
     """
-    try:
-        from scipy.stats import chi2
-    except ImportError as exc:
-        raise ConfigError(
-            "the metric 'chi_squared' needs SciPy on the driver. Run: "
-            "pip install 'sparkdl[monitoring]'"
-        ) from exc
+    require("scipy", "the metric 'chi_squared'")
+    from scipy.stats import chi2
+
     counts = np.asarray(counts, np.float64)
     expected = _shares(reference) * counts.sum()
     is_rare = expected < MIN_EXPECTED

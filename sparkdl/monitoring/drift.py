@@ -15,16 +15,6 @@ from sparkdl.monitoring.metrics import METRICS, Counts, check_metrics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "DEFAULT_METRICS",
-    "MIN_ROWS",
-    "Thresholds",
-    "check_thresholds",
-    "drift",
-    "drift_rows",
-    "thresholds",
-]
-
 DEFAULT_METRICS = ("psi", "js")
 MIN_ROWS = 500
 
@@ -53,7 +43,7 @@ def drift(
             over ten bins of equal numbers of rows; `js`, the Jensen-Shannon distance, `hellinger`
             and `l_infinity` over bins by Doane's rule. For numbers: `ks`, the Kolmogorov-Smirnov
             statistic, and `wasserstein`, in standard deviations of the reference. For categories:
-            `chi_squared`, a p-value, which needs `pip install 'sparkdl[monitoring]'`.
+            `chi_squared`, a p-value, which needs `pip install 'sparkdl-platform[monitoring]'`.
         columns: the features to compare; by default all of the reference.
         by: a column of `df`; the rows of each of its values, such as a day, are compared apart.
         thresholds: values of metrics beyond which a feature has drifted, for all features or for

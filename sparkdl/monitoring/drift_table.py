@@ -10,13 +10,11 @@ import pandas as pd
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["OTHER_VERSION", "Drift"]
-
 # The status of windows of another version than the one whose training data is the reference.
 OTHER_VERSION = "other version"
 
 _COLUMNS = ["feature", "metric", "value", "threshold", "status", "rows", "nulls"]
-# Okabe and Ito's colours, see runs/figures/base.py.
+# Okabe and Ito's colours, see runs/views/figures/base.py.
 _BAD, _GOOD = "#d55e00", "#0072b2"
 MAX_ROWS = 40
 
@@ -59,20 +57,21 @@ class Drift:
     def _is_drift(self) -> "pd.Series[bool]":
         return self.table["status"] == "drift"
 
-    def _ordered(self) -> pd.DataFrame:
+    def _drift_first(self) -> pd.DataFrame:
         """Return the table, what has drifted first."""
         return self.table.sort_values("status", key=lambda s: s != "drift", kind="stable")
 
     @property
     def headline(self) -> str:
         """A line that says how many features have drifted."""
-        own = self.table[self.table["status"] != OTHER_VERSION]
-        names, num = self.drifted, own["feature"].nunique()
-        if not len(own):
+        rows = self.table[self.table["status"] != OTHER_VERSION]
+        names = self.drifted
+        num = rows["feature"].nunique()
+        if not len(rows):
             others = " but those of other versions" if len(self.table) else ""
             return f"No rows to compare{others}"
         if not names:
-            few = int((own["status"] == "too few rows").sum())
+            few = int((rows["status"] == "too few rows").sum())
             note = f" ({few} comparisons had too few rows)" if few else ""
             return f"No feature of {num} has drifted{note}"
         verb = "has" if len(names) == 1 else "have"
@@ -82,14 +81,14 @@ class Drift:
     def notes(self) -> list[str]:
         """A line for each reason for which lines were left out, and each place without alerts."""
         left_out = [
-            f"{counted['num']} lines were left out ({reason}), such as {counted['example']}"
-            for reason, counted in self.left_out.items()
+            f"{lines['num']} lines were left out ({reason}), such as {lines['example']}"
+            for reason, lines in self.left_out.items()
         ]
         refused = [f"{num} alerts were refused by {place}" for place, num in self.refused.items()]
         return left_out + refused
 
     def __repr__(self) -> str:
-        table = self._ordered().head(MAX_ROWS)
+        table = self._drift_first().head(MAX_ROWS)
         lines = [self.headline, table.to_string(index=False, float_format=lambda x: f"{x:.4g}")]
         if len(self.table) > MAX_ROWS:
             lines.append(f"... {len(self.table) - MAX_ROWS} more rows in .table")
@@ -97,7 +96,7 @@ class Drift:
 
     def _repr_html_(self) -> str:
         rows = (
-            self._ordered()
+            self._drift_first()
             .head(MAX_ROWS)
             .to_html(index=False, float_format=lambda x: f"{x:.4g}", border=0)
         )

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from sparkdl.models.watch_files import ResultFiles
+from sparkdl.monitoring.logs.counting import AHEAD, UNREADABLE
 from sparkdl.monitoring.since import milliseconds
 from sparkdl.monitoring.ticker import Ticker
-from sparkdl.request_logs.counting import AHEAD, UNREADABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
-
-__all__ = ["LeftOut", "has_caught_up", "observed"]
 
 NAME = "sparkdl_left_out"
 # Seconds between two looks at the batches that have ended, of which Spark keeps one hundred.
@@ -70,7 +68,7 @@ class LeftOut:
         self._ticker = ticker
         self._trigger_s = trigger_s
         self._query: StreamingQuery | None = None
-        self._noted: set[int] = set()
+        self._noted_batches: set[int] = set()
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
 
@@ -119,8 +117,9 @@ class LeftOut:
 
     def _look_at(self, query: "StreamingQuery") -> None:
         """Note the batches that have ended, and let the clock end windows if there are none."""
-        status, last = query.status, query.lastProgress
-        if last is not None and last.batchId not in self._noted:
+        status = query.status
+        last = query.lastProgress
+        if last is not None and last.batchId not in self._noted_batches:
             self._note_batches_of(query)
         elif self._trigger_s is not None and _found_nothing(status):
             # The query has looked at the log since this time.
@@ -130,18 +129,18 @@ class LeftOut:
     def _note_batches_of(self, query: "StreamingQuery") -> None:
         with self._lock:  # The batches are added up in their order.
             for progress in query.recentProgress:
-                if progress.batchId not in self._noted:
+                if progress.batchId not in self._noted_batches:
                     self._note(progress)
-                    self._noted.add(progress.batchId)
+                    self._noted_batches.add(progress.batchId)
 
     def _note(self, progress: Any) -> None:
         """Note a batch that has ended; a log with lines of other models only is idle, too."""
         sums = _sums(progress)
         self._ticker.note(sums.get("newest_ms"))
-        if found := _left_out(sums):
-            self._files.add_left_out(progress.batchId, found)
-        for name, counted in found.items():
-            _logger.warning(_TEXTS[name], counted["num"], self._model, counted["example"])
+        if kinds := _left_out(sums):
+            self._files.add_left_out(progress.batchId, kinds)
+        for name, lines in kinds.items():
+            _logger.warning(_TEXTS[name], lines["num"], self._model, lines["example"])
         if any(state.numRowsDroppedByWatermark for state in progress.stateOperators):
             _logger.warning(
                 "requests in the log of %s came after the end of their window, and are left out: "

@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
-from sparkdl.kafka_topic import SCHEME, KafkaTopic
-from sparkdl.request_logs import tick_source
-from sparkdl.request_logs.counting import COUNTS_SCHEMA
-from sparkdl.request_logs.folder_source import FORMAT, LogFolder, hour_of
+from sparkdl.files import storage
+from sparkdl.monitoring.logs.counting import COUNTS_SCHEMA, TICK
+from sparkdl.monitoring.logs.folder import (
+    LINES_SCHEMA,
+    PartReader,
+    file_ends,
+    hour_of,
+    parts,
+)
+from sparkdl.serving.kafka_topic import SCHEME, KafkaTopic
+from sparkdl.spark.capabilities import scala_version
+from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["check_source", "lines_of", "with_ticks"]
 
 DAY_MS = 86_400_000
 _COLUMNS = [column.split() for column in COUNTS_SCHEMA.split(", ")]
@@ -70,22 +74,28 @@ def lines_of(
     """
     reader = spark.readStream if is_stream else spark.read
     if not source.startswith(SCHEME):
+        if not is_stream:
+            return _present_lines(spark, source)
+        # Versions of Spark without these sources have no module for them.
+        from sparkdl.monitoring.logs.folder_source import FORMAT, LogFolder
+
         _register(spark, LogFolder)
         # The folders of other systems may be named by the hour of another time zone.
         since = hour_of(since_ms - DAY_MS) if since_ms > DAY_MS else ""
         return reader.format(FORMAT).options(path=source, since=since).load()
     topic = KafkaTopic.of(source)
-    known = {"kafka.bootstrap.servers": topic.brokers, "subscribe": topic.name}
-    known["includeHeaders"] = "true"
-    start = {"startingOffsets": "earliest"}
+    topic_options = {"kafka.bootstrap.servers": topic.brokers, "subscribe": topic.name}
+    topic_options["includeHeaders"] = "true"
+    all_options = {"startingOffsets": "earliest", **(options or {}), **topic_options}
     try:
-        frame = reader.format("kafka").options(**{**start, **(options or {}), **known}).load()
+        frame = reader.format("kafka").options(**all_options).load()
     except AnalysisException as exc:
         if "kafka" not in str(exc).lower():
             raise
+        package = f"spark-sql-kafka-0-10_{scala_version(spark)}:{spark.version}"
         raise ConfigError(
             "Spark has no source for Kafka. Start it with the package of its version: spark-submit "
-            f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{spark.version}"
+            f"--packages org.apache.spark:{package}"
         ) from exc
     return frame.select("value", "headers", "timestamp", "partition", "offset")
 
@@ -97,16 +107,25 @@ def with_ticks(counts: "DataFrame", folder: str) -> "DataFrame":
         counts: the counts, see `LogCounter`.
         folder: the folder of the ticks.
     """
+    from sparkdl.monitoring.logs.tick_source import FORMAT, Ticks
+
     spark = counts.sparkSession
-    _register(spark, tick_source.Ticks)
-    ticks = spark.readStream.format(tick_source.FORMAT).option("path", folder).load()
-    values = {"time": F.timestamp_millis("ms"), "feature": F.lit(tick_source.TICK)}
+    _register(spark, Ticks)
+    ticks = spark.readStream.format(FORMAT).option("path", folder).load()
+    values = {"time": F.timestamp_millis("ms"), "feature": F.lit(TICK)}
     values |= {"part": F.lit("n"), "bin": F.lit(0), "num": F.lit(0)}
     columns = [values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _COLUMNS]
     return counts.union(ticks.select(*columns))
 
 
-def _register(spark: "SparkSession", source: type[DataSource]) -> None:
+def _present_lines(spark: "SparkSession", url: str) -> "DataFrame":
+    """Return the lines that the files of a folder have now."""
+    files = parts(url, {}, file_ends(url, {}, ""))
+    numbers = spark.range(len(files), numPartitions=max(1, len(files)))
+    return map_in_arrow(numbers, PartReader(files), LINES_SCHEMA)
+
+
+def _register(spark: "SparkSession", source: Any) -> None:
     """Register a source with a session, which warns if it is registered twice."""
     mark = f"spark.sparkdl.source.{source.name()}"
     if spark.conf.get(mark, None) is None:

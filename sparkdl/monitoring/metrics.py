@@ -9,8 +9,6 @@ import numpy as np
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.monitoring import distances
 
-__all__ = ["METRICS", "Counts", "Metric", "check_metrics", "reference_counts"]
-
 # The counts of a feature: an array for each part, see `profiles.counting.PARTS`.
 Counts = Mapping[str, Any]
 
@@ -101,13 +99,13 @@ def check_metrics(names: Any) -> tuple[str, ...]:
     Raises:
         ConfigError: if one is unknown, or there is none.
     """
-    found: tuple[str, ...] = (names,) if isinstance(names, str) else tuple(names)
-    for name in found:
+    metrics: tuple[str, ...] = (names,) if isinstance(names, str) else tuple(names)
+    for name in metrics:
         if name not in METRICS:
             raise ConfigError(f"unknown metric {name!r}.{suggest(name, METRICS)}")
-    if not found:
+    if not metrics:
         raise ConfigError(f"metrics is empty; expected some of {', '.join(METRICS)}.")
-    return found
+    return metrics
 
 
 def reference_counts(feature: Mapping[str, Any]) -> Counts:

@@ -10,8 +10,6 @@ from typing import Any
 from sparkdl.models.watch_files import ResultFiles
 from sparkdl.monitoring.alerts import Alert, AlertRefusedError, AlertTarget
 
-__all__ = ["Outbox"]
-
 # Seconds that a batch waits for the places that take alerts.
 LIMIT_S = 30.0
 # Times that a function of the user may fail with an alert.
@@ -63,26 +61,26 @@ class Outbox:
 
         All places are asked at once. A place that fails is asked again by the next call only.
         """
-        waiting = self._waiting() if self.targets else {}
-        if not waiting:
+        unsent = self._unsent_alerts() if self.targets else {}
+        if not unsent:
             return
-        started: dict[str, threading.Thread] = {}
+        new_threads: dict[str, threading.Thread] = {}
         end = time.monotonic() + self.limit_s
-        for name, target in self._named():
+        for name, target in self._targets_by_name():
             before = self._threads.get(name)
             if before is not None and before.is_alive():
                 continue  # A place that hangs since an earlier call is waited for no more.
-            thread = threading.Thread(target=self._send, args=(name, target, waiting), daemon=True)
-            self._threads[name] = started[name] = thread
+            thread = threading.Thread(target=self._send, args=(name, target, unsent), daemon=True)
+            self._threads[name] = new_threads[name] = thread
             thread.start()
-        for name, thread in started.items():
+        for name, thread in new_threads.items():
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 _logger.warning(
                     "an alert was not taken by %s within %g seconds", name, self.limit_s
                 )
 
-    def _named(self) -> list[tuple[str, AlertTarget]]:
+    def _targets_by_name(self) -> list[tuple[str, AlertTarget]]:
         """Return the places by their names, which contain no secrets and differ."""
         names = [target.name for target in self.targets]
         return [
@@ -90,36 +88,38 @@ class Outbox:
             for number, (name, target) in enumerate(zip(names, self.targets, strict=True))
         ]
 
-    def _waiting(self) -> dict[int, list[tuple[Alert, list[str]]]]:
+    def _unsent_alerts(self) -> dict[int, list[tuple[Alert, list[str]]]]:
         """Return the batches with alerts that some place has not taken."""
-        found = {batch: self._missing(batch) for batch in self.files.unsent()}
-        for batch in [batch for batch, alerts in found.items() if not any(n for _, n in alerts)]:
+        alerts_by_batch = {batch: self._alerts_with_places(batch) for batch in self.files.unsent()}
+        for batch in [
+            batch for batch, alerts in alerts_by_batch.items() if not any(n for _, n in alerts)
+        ]:
             # The places that are missing are no longer places of the watch.
             self.files.remove_taken(batch)
-            del found[batch]
-        return found
+            del alerts_by_batch[batch]
+        return alerts_by_batch
 
-    def _missing(self, batch: int) -> list[tuple[Alert, list[str]]]:
+    def _alerts_with_places(self, batch: int) -> list[tuple[Alert, list[str]]]:
         """Return the alerts of a batch, each with the names of the places still to be told."""
-        taken = self.files.read_taken(batch)
-        names = [name for name, _ in self._named()]
-        found: list[tuple[Alert, list[str]]] = []
+        deliveries = self.files.read_taken(batch)
+        names = [name for name, _ in self._targets_by_name()]
+        alerts: list[tuple[Alert, list[str]]] = []
         for alert in self.files.read_alerts_of(batch):
-            places = taken.get(str(alert["id"]), {}).get("places", ())
-            found.append((alert, [name for name in names if name not in places]))
-        return found
+            places = deliveries.get(str(alert["id"]), {}).get("places", ())
+            alerts.append((alert, [name for name in names if name not in places]))
+        return alerts
 
     def _send(
         self,
         name: str,
         target: AlertTarget,
-        waiting: Mapping[int, Sequence[tuple[Alert, Sequence[str]]]],
+        unsent: Mapping[int, Sequence[tuple[Alert, Sequence[str]]]],
     ) -> None:
         """Send alerts to a place until it fails.
 
         One alert that the place, or a function of the user, cannot take holds up no later ones.
         """
-        for batch, alerts in waiting.items():
+        for batch, alerts in unsent.items():
             for alert, names in alerts:
                 if name not in names:
                     continue
@@ -148,17 +148,17 @@ class Outbox:
     def _count_try(self, batch: int, alert: str, name: str) -> int:
         """Count a time that a place has failed with an alert, and return the number so far."""
         with self._lock:
-            taken = self.files.read_taken(batch)
-            tries = taken.setdefault(alert, {}).setdefault("tries", {})
+            deliveries = self.files.read_taken(batch)
+            tries = deliveries.setdefault(alert, {}).setdefault("tries", {})
             tries[name] = tries.get(name, 0) + 1
-            self.files.write_taken(batch, taken)
+            self.files.write_taken(batch, deliveries)
         return int(tries[name])
 
     def _note(self, batch: int, alert: str, name: str) -> None:
         """Write that a place has taken or refused an alert; nothing is left once all have all."""
         with self._lock:
-            taken = self.files.read_taken(batch)
-            taken.setdefault(alert, {}).setdefault("places", []).append(name)
-            self.files.write_taken(batch, taken)
-            if not any(names for _, names in self._missing(batch)):
+            deliveries = self.files.read_taken(batch)
+            deliveries.setdefault(alert, {}).setdefault("places", []).append(name)
+            self.files.write_taken(batch, deliveries)
+            if not any(names for _, names in self._alerts_with_places(batch)):
                 self.files.remove_taken(batch)

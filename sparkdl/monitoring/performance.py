@@ -10,11 +10,10 @@ from pyspark.sql import functions as F
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.models.watch_files import ResultFiles
 from sparkdl.monitoring.results import files_of
+from sparkdl.spark.capabilities import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["performance"]
 
 # The share of a probability that the logarithm of a loss takes for 0 and 1, as in Keras.
 EPSILON = 1e-7
@@ -98,23 +97,25 @@ def performance(
     _check_columns(requests, ["id", "time", "version"], prediction, "requests")
     _check_columns(labels, ["id"], label, "labels")
     keys = ["id", "row"] if "row" in labels.columns and "row" in requests.columns else ["id"]
-    asked = requests.select(*keys, "time", "version", _column(prediction).alias("_prediction"))
+    predictions = requests.select(
+        *keys, "time", "version", _column(prediction).alias("_prediction")
+    )
     # A label that was sent twice counts once.
-    known = labels.select(*keys, _column(label).alias("_label")).dropDuplicates(keys)
-    joined = asked.join(known, on=keys, how="left")
+    truth = labels.select(*keys, _column(label).alias("_label")).dropDuplicates(keys)
+    joined = predictions.join(truth, on=keys, how="left")
     window = F.window("time", f"{int(window_s * 1000)} milliseconds").alias("window")
     is_known = F.col("_label").isNotNull() & F.col("_prediction").isNotNull()
-    found = joined.groupBy(window, "version").agg(
+    measures = joined.groupBy(window, "version").agg(
         F.count("*").alias("requests"),
         F.count(F.when(is_known, 1)).alias("labelled"),
         _METRICS[metric](F.col("_prediction"), F.col("_label")).alias(metric),
     )
     columns = ["version", "requests", "labelled", metric]
-    rows = found.select(F.col("window.start").alias("window"), *columns).toArrow()
+    rows = to_arrow(measures.select(F.col("window.start").alias("window"), *columns))
     if files is not None:
         names = {metric: "value"}
-        kept = [{names.get(k, k): v for k, v in row.items()} for row in rows.to_pylist()]
-        files.write_performance([{**row, "metric": metric} for row in kept])
+        renamed = [{names.get(k, k): v for k, v in row.items()} for row in rows.to_pylist()]
+        files.write_performance([{**row, "metric": metric} for row in renamed])
     table: pd.DataFrame = rows.to_pandas()
     table["window"] = table["window"].dt.tz_localize(None)
     return table.sort_values(["window", "version"], ignore_index=True)
@@ -123,23 +124,23 @@ def performance(
 def _window_s(window_s: float | None, files: ResultFiles | None) -> float:
     """Return the seconds of a window: those of the watch, if there is one."""
     options = files.read_options() if files is not None else None
-    known = DAY_S if options is None else float(options["window_s"])
-    chosen = known if window_s is None else window_s
-    if not chosen > 0:
+    watched_s = DAY_S if options is None else float(options["window_s"])
+    seconds = watched_s if window_s is None else window_s
+    if not seconds > 0:
         raise ConfigError(f"window_s is {window_s!r}; expected seconds, more than 0.")
-    if options is not None and chosen != known:
+    if options is not None and seconds != watched_s:
         raise ConfigError(
-            f"window_s is {window_s!r}, and the windows of the watch have {known:g} seconds: leave "
-            "out window_s, or watched."
+            f"window_s is {window_s!r}, and the windows of the watch have {watched_s:g} seconds: "
+            "leave out window_s, or watched."
         )
-    return chosen
+    return seconds
 
 
 def _column(value: str | Column) -> Column:
     return F.col("`" + value.replace("`", "``") + "`") if isinstance(value, str) else value
 
 
-def _check_columns(df: "DataFrame", needed: list[str], chosen: str | Column, noun: str) -> None:
-    for name in [*needed, *([chosen] if isinstance(chosen, str) else [])]:
+def _check_columns(df: "DataFrame", names: list[str], column: str | Column, noun: str) -> None:
+    for name in [*names, *([column] if isinstance(column, str) else [])]:
         if name not in df.columns:
             raise ConfigError(f"the {noun} have no column {name!r}; they have {df.columns}.")

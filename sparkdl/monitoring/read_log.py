@@ -9,18 +9,17 @@ from pyspark.sql import types as T
 
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.monitoring.log_stream import check_source, lines_of
+from sparkdl.monitoring.logs import Event
+from sparkdl.monitoring.logs.counting import LogRows, events_of, example
+from sparkdl.monitoring.logs.places import Names
+from sparkdl.monitoring.logs.table import ID_COLUMNS, ORDER_COLUMNS, LogOrder, LogTable
 from sparkdl.monitoring.reference import reference_of
 from sparkdl.monitoring.since import milliseconds
-from sparkdl.request_logs import Event
-from sparkdl.request_logs.counting import LogRows, events_of, example
-from sparkdl.request_logs.places import Names
-from sparkdl.request_logs.table import ID_COLUMNS, ORDER_COLUMNS, LogOrder, LogTable
-from sparkdl.spark_python import map_in_arrow
+from sparkdl.spark.capabilities import to_arrow
+from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["read_log"]
 
 _TYPES = {
     "number": T.DoubleType(),
@@ -93,35 +92,37 @@ def read_log(
     # Numbered columns, because a name may contain a dot.
     numbered = [T.StructField(f"c{i}", field.dataType) for i, field in enumerate(fields)]
     ids = [T.StructField(*field) for field in zip(ID_COLUMNS, _ID_TYPES, strict=True)]
-    found = map_in_arrow(lines, LogTable(rows), T.StructType([*ids, *numbered]))
+    table = map_in_arrow(lines, LogTable(rows), T.StructType([*ids, *numbered]))
     names = [field.name for field in fields]
-    return found.toDF(*_id_names(names), *names)
+    return table.toDF(*_id_names(names), *names)
 
 
 def _id_names(features: Sequence[str]) -> list[str]:
     """Return the names of the columns of the request. Spark does not tell `id` from `ID`."""
-    taken = {name.lower() for name in features}
-    return [f"request_{name}" if name in taken else name for name in ID_COLUMNS]
+    names = {name.lower() for name in features}
+    return [f"request_{name}" if name in names else name for name in ID_COLUMNS]
 
 
 def _by_request(lines: "DataFrame", rows: LogRows) -> "DataFrame":
     """Return lines with the events of a request in one partition, in the order of their times."""
     order = [T.StructField(*field) for field in zip(ORDER_COLUMNS, _ORDER_TYPES, strict=True)]
     schema = T.StructType([*order, *lines.schema.fields])
-    known = map_in_arrow(lines, LogOrder(rows), schema).repartition(ORDER_COLUMNS[0])
-    return known.sortWithinPartitions(*ORDER_COLUMNS).drop(*ORDER_COLUMNS)
+    keyed_lines = map_in_arrow(lines, LogOrder(rows), schema).repartition(ORDER_COLUMNS[0])
+    return keyed_lines.sortWithinPartitions(*ORDER_COLUMNS).drop(*ORDER_COLUMNS)
 
 
 def _has_two_events(lines: "DataFrame", source: str) -> bool:
     """Return True if a log has an event for the answer; warn if its first lines are no events."""
-    some = lines.limit(NUM_SEEN).toArrow()
-    seen = [(event, line) for batch in some.to_batches() for event, line in events_of(batch)]
-    events = [event for event, _ in seen if isinstance(event, Event)]
-    if seen and not events:
-        reason, line = seen[0]
+    first_lines = to_arrow(lines.limit(NUM_SEEN))
+    pairs = [
+        (event, line) for batch in first_lines.to_batches() for event, line in events_of(batch)
+    ]
+    events = [event for event, _ in pairs if isinstance(event, Event)]
+    if pairs and not events:
+        reason, line = pairs[0]
         _logger.warning(
             "the first %d lines of the log %s cannot be read, such as %s",
-            len(seen),
+            len(pairs),
             source,
             example(line, str(reason)),
         )

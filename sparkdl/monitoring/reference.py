@@ -7,9 +7,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.models import ModelVersion
 from sparkdl.models.registry import find
 from sparkdl.monitoring.counts import Features, profile_of
-from sparkdl.request_logs.places import Names, Place, places_of
-
-__all__ = ["reference_of"]
+from sparkdl.monitoring.logs.places import Names, Place, places_of
 
 
 def reference_of(
@@ -31,9 +29,9 @@ def reference_of(
     profile = profile_of(version)
     if not isinstance(profile, Mapping):
         raise ConfigError("model is a DataFrame; pass monitoring.profile(df), which is read once.")
-    known = profile["features"]
+    profiled = profile["features"]
     signature = version.signature if is_version else None
-    places = places_of(known, signature, columns, inputs, outputs, has_others)
-    features = {place.feature: known.get(place.feature, {}) for place in places}
+    places = places_of(profiled, signature, columns, inputs, outputs, has_others)
+    features = {place.feature: profiled.get(place.feature, {}) for place in places}
     label = f"{version.name}/{version.version}" if is_version else "the profile"
     return label, features, places, version if is_version else None

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.models import ModelVersion
 from sparkdl.models.registry import find
 from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.monitoring.drift_table import Drift
-
-__all__ = ["acknowledge", "files_of", "results"]
 
 
 def results(model: Any, *, root: str | None = None) -> Drift:

@@ -9,14 +9,12 @@ from typing import Any
 import pandas as pd
 
 from sparkdl.errors import ConfigError
-from sparkdl.metric_names import direction_of_name
 from sparkdl.models import ModelVersion
 from sparkdl.models.registry import find
 from sparkdl.models.watch_files import ResultFiles
 from sparkdl.monitoring.drift_table import OTHER_VERSION
 from sparkdl.monitoring.results import files_of
-
-__all__ = ["Decision", "should_retrain"]
+from sparkdl.training.metric_names import direction_of_name
 
 DAY_S = 86_400
 
@@ -87,7 +85,7 @@ def should_retrain(
     files = files_of(model, root)
     reasons = _drift_reasons(files.read_windows(), columns, metrics, min_drifted, last)
     if limits is not None:
-        table = _kept(files, limits) if performance is None else performance
+        table = _watched_performance(files, limits) if performance is None else performance
         reasons += _performance_reasons(table, limits, min_labelled)
     if max_age_s is not None:
         reasons += _age_reasons(model, root, max_age_s)
@@ -102,11 +100,11 @@ def _drift_reasons(
     last: int,
 ) -> list[str]:
     table = table[table["status"] != OTHER_VERSION]
-    for name, chosen in (("feature", columns), ("metric", metrics)):
-        known = list(table[name].unique())
-        if chosen is not None and len(table) and (unknown := [c for c in chosen if c not in known]):
-            raise ConfigError(f"no {name} {unknown[0]!r} was watched, but {', '.join(known)}.")
-        table = table if chosen is None else table[table[name].isin(list(chosen))]
+    for name, names in (("feature", columns), ("metric", metrics)):
+        values = list(table[name].unique())
+        if names is not None and len(table) and (unknown := [c for c in names if c not in values]):
+            raise ConfigError(f"no {name} {unknown[0]!r} was watched, but {', '.join(values)}.")
+        table = table if names is None else table[table[name].isin(list(names))]
     windows = sorted(table["window"].unique())[-last:]
     drifted = table[table["window"].isin(windows) & (table["status"] == "drift")]
     counts = drifted.groupby("feature", sort=False)["window"].nunique()
@@ -117,19 +115,19 @@ def _drift_reasons(
     ]
 
 
-def _kept(files: ResultFiles, limits: Mapping[str, float]) -> pd.DataFrame:
+def _watched_performance(files: ResultFiles, limits: Mapping[str, float]) -> pd.DataFrame:
     """Return the performance that was kept with the windows, with a column for each metric."""
-    known = files.read_performance()
+    table = files.read_performance()
     number = str((files.read_options() or {}).get("model")).rpartition("/")[2]
     if number.isdecimal():
-        known = known[known["version"].isna() | (known["version"] == int(number))]
+        table = table[table["version"].isna() | (table["version"] == int(number))]
     for metric in limits:
-        if metric not in set(known["metric"]):
+        if metric not in set(table["metric"]):
             raise ConfigError(
                 f"there is no performance {metric!r} in {files.folder}. Pass performance=, or call "
                 "monitoring.performance(..., watched=...) before."
             )
-    parts = [part.rename(columns={"value": str(name)}) for name, part in known.groupby("metric")]
+    parts = [part.rename(columns={"value": str(name)}) for name, part in table.groupby("metric")]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -143,8 +141,9 @@ def _performance_reasons(
         direction = direction_of_name(metric)
         if direction is None:
             raise ConfigError(f"the name {metric!r} does not tell whether larger is better.")
-        known = table[(table["labelled"] >= min_labelled) & table[metric].notna()]
-        for row in known[known["window"] == known["window"].max()].to_dict(orient="records"):
+        labelled = table[(table["labelled"] >= min_labelled) & table[metric].notna()]
+        last = labelled[labelled["window"] == labelled["window"].max()]
+        for row in last.to_dict(orient="records"):
             value = float(row[metric])
             if value < limit if direction == "max" else value > limit:
                 side = "below" if direction == "max" else "above"

@@ -7,8 +7,6 @@ from sparkdl.errors import ConfigError
 from sparkdl.models.registry import alias_history
 from sparkdl.models.version import ModelVersion
 
-__all__ = ["as_text", "milliseconds", "start_of"]
-
 
 def milliseconds(since: Any) -> int:
     """Return a time as milliseconds since 1970.

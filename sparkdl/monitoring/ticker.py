@@ -2,14 +2,12 @@
 
 import time
 
-from sparkdl import storage
+from sparkdl.files import storage
 from sparkdl.models.watch_files import ResultFiles
-
-__all__ = ["Ticker"]
 
 
 class Ticker:
-    """Writes a tick, which `request_logs.tick_source` reads, when no request has come for a while.
+    """Writes a tick, which `logs.tick_source` reads, when no request has come for a while.
 
     Args:
         files: the files of the watch.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from sparkdl import storage
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError
-from sparkdl.jsonl import to_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import to_json
 from sparkdl.models import ModelVersion
 from sparkdl.models.watch_files import ResultFiles, Seen, folder_of
 from sparkdl.monitoring.alerts import check_targets
@@ -21,6 +21,8 @@ from sparkdl.monitoring.drift import DEFAULT_METRICS, MIN_ROWS, Thresholds, chec
 from sparkdl.monitoring.drift_table import Drift
 from sparkdl.monitoring.left_out import LeftOut, observed
 from sparkdl.monitoring.log_stream import check_source, lines_of, with_ticks
+from sparkdl.monitoring.logs.counting import COUNTS_SCHEMA, LogCounter, LogRows
+from sparkdl.monitoring.logs.places import Names
 from sparkdl.monitoring.metrics import check_metrics
 from sparkdl.monitoring.outbox import Outbox
 from sparkdl.monitoring.reference import reference_of
@@ -28,17 +30,14 @@ from sparkdl.monitoring.results import results
 from sparkdl.monitoring.since import as_text, milliseconds, start_of
 from sparkdl.monitoring.ticker import Ticker
 from sparkdl.monitoring.windows import WindowWriter
-from sparkdl.request_logs.counting import COUNTS_SCHEMA, LogCounter, LogRows
-from sparkdl.request_logs.places import Names
-from sparkdl.spark_python import map_in_arrow
+from sparkdl.spark.capabilities import check_streams
+from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-__all__ = ["Watch", "watch"]
 
 # The counts of a window are few: more parts would only cost time.
 NUM_PARTS = 2
@@ -220,17 +219,17 @@ def watch(
     names, limits = check_metrics(metrics), check_thresholds(thresholds or {})
     targets, source = check_targets(alerts), check_source(source)
     _check_times(window_s, late_s, trigger_s, idle_s)
+    session = _session(spark)
     asked_ms = None if since is None else milliseconds(since)
     label, features, places, version = reference_of(model, columns, inputs, outputs, root)
     files = ResultFiles(storage.absolute(to) if to else _folder_of(version))
     checkpoint = checkpoint or files.checkpoint
-    session = SparkCluster(spark).spark
     since_ms = _since(files, asked_ms, model, version, root)
     lines = lines_of(session, source, options, is_stream=True, since_ms=since_ms)
-    kept = {"model": label, "source": source, "window_s": window_s, "metrics": list(names)}
-    kept |= {"features": _digest(features), "since": as_text(since_ms)}
-    kept |= {"has_idle_s": idle_s is not None}
-    _keep_options(files, checkpoint, kept)
+    fixed = {"model": label, "source": source, "window_s": window_s, "metrics": list(names)}
+    fixed |= {"features": _digest(features), "since": as_text(since_ms)}
+    fixed |= {"has_idle_s": idle_s is not None}
+    _keep_options(files, checkpoint, fixed)
     rows = LogRows(places, version.name if version else None, since_ms)
     ahead_ms = int(max(late_s, MIN_AHEAD_S) * 1000)
     counter = LogCounter(rows, counter_of(features, names), int(window_s * 1000), ahead_ms)
@@ -253,10 +252,16 @@ def watch(
     ticker = Ticker(files, idle_s, window_s, late_s)
     left_out = LeftOut(files, label, ticker, None if available_now else trigger_s)
     before = files.last_acknowledged() if available_now else files.now()
-    found = Watch(left_out.followed(start), files, left_out, before)
+    result = Watch(left_out.followed(start), files, left_out, before)
     if available_now:
-        found._finish(start)
-    return found
+        result._finish(start)
+    return result
+
+
+def _session(spark: "SparkSession | None") -> "SparkSession":
+    session = SparkCluster(spark).spark
+    check_streams(session, "monitoring.watch", "monitoring.read_log or monitoring.drift")
+    return session
 
 
 def _since(
@@ -269,9 +274,9 @@ def _since(
     """Return the time from which on requests count: that of the first start, if none is given."""
     if asked_ms is not None:
         return asked_ms
-    known = files.read_options()
-    if known is not None:
-        return milliseconds(known.get("since", 0))
+    options = files.read_options()
+    if options is not None:
+        return milliseconds(options.get("since", 0))
     return start_of(model, version, root) if version else 0
 
 
@@ -302,14 +307,15 @@ def _digest(features: Features) -> str:
 
 def _keep_options(files: ResultFiles, checkpoint: str, options: dict[str, Any]) -> None:
     """Write the options of the first start; later ones must have the same."""
-    known = files.read_options()
-    if known is None:
+    first_options = files.read_options()
+    if first_options is None:
         storage.write(files.options, to_json(options, indent=1))
         return
-    if changed := [name for name in options if known.get(name) != options[name]]:
+    if changed := [name for name in options if first_options.get(name) != options[name]]:
         raise ConfigError(
             f"{files.folder} has the results of a watch with another value of {changed[0]!r}: "
-            f"{known.get(changed[0])!r}, not {options[changed[0]]!r}. Pass another folder as to=."
+            f"{first_options.get(changed[0])!r}, not {options[changed[0]]!r}. Pass another "
+            "folder as to=."
         )
     if storage.list_names(files.drift) and not storage.list_names(checkpoint):
         raise ConfigError(

@@ -10,13 +10,12 @@ from sparkdl.monitoring.alerts import alerts_of
 from sparkdl.monitoring.counts import Features, as_counts
 from sparkdl.monitoring.drift import Thresholds, drift_rows
 from sparkdl.monitoring.drift_table import OTHER_VERSION
+from sparkdl.monitoring.logs.counting import TICK
 from sparkdl.monitoring.outbox import Outbox
-from sparkdl.request_logs.tick_source import TICK
+from sparkdl.spark.capabilities import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["WindowWriter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +48,17 @@ class WindowWriter:
         Spark calls this function again with the same batch if it was killed in between. An alert
         that a place has taken is not sent again, unless the kill came before this was written.
         """
-        found = [row for row in batch.toArrow().to_pylist() if row["feature"] != TICK]
-        if rows := self._rows(found):
+        sums = [row for row in to_arrow(batch).to_pylist() if row["feature"] != TICK]
+        if rows := self._rows(sums):
             self.files.write_windows(number, rows)
             self.outbox.add(number, alerts_of(rows, self.model))
         self.outbox.deliver()
 
-    def _rows(self, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _rows(self, sums: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         # A version that is not known comes before the others.
-        counted = [
-            {**row, "group": (row["start"], row["end"], row["version"] or 0)} for row in found
-        ]
+        groups = [{**row, "group": (row["start"], row["end"], row["version"] or 0)} for row in sums]
         rows = []
-        for (start, end, version), counts in as_counts(counted, self.features).items():
+        for (start, end, version), counts in as_counts(groups, self.features).items():
             times = {
                 "window": start.astimezone(timezone.utc),
                 "window_end": end.astimezone(timezone.utc),

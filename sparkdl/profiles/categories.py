@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MAX_TEXTS", "NUM_CATEGORIES", "Categories"]
-
 NUM_CATEGORIES = 100
 # Longer texts are no categories: they count as others.
 MAX_LENGTH = 256
@@ -54,9 +52,9 @@ class Categories:
             other += part.other
             total.update(part.counts)
             if len(total) > max_texts:
-                kept = Counter(dict(total.most_common(max_texts // 2)))
-                other += total.total() - kept.total()
-                total = kept
+                most_common = Counter(dict(total.most_common(max_texts // 2)))
+                other += total.total() - most_common.total()
+                total = most_common
         return cls(total, other)
 
     def fields(self) -> dict[str, Any]:

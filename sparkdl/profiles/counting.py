@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 from sparkdl.profiles.histograms import Edges
 from sparkdl.profiles.summary import is_text, values_of
 
-__all__ = ["PARTS", "BinCounter", "FeatureBins"]
-
 # The parts of the counts of a feature: rows, nulls, histograms of numbers, and categories.
 NUMBERS = ("quantiles", "bins", "wide_bins", "beyond")
 PARTS = ("n", "nulls", *NUMBERS, "categories")
@@ -44,13 +42,13 @@ class FeatureBins:
             values = values_of(column)
             is_nan = np.isnan(values)
             counts["nulls"] = [column.null_count + int(is_nan.sum())]
-            found = self.edges.count(values[~is_nan])
-            counts |= {part: getattr(found, part) for part in NUMBERS}
+            edge_counts = self.edges.count(values[~is_nan])
+            counts |= {part: getattr(edge_counts, part) for part in NUMBERS}
         elif is_text(column.type):
-            known = pa.array(self.categories, column.type)
-            places = pc.index_in(column.drop_null(), known).fill_null(len(known))
+            texts = pa.array(self.categories, column.type)
+            places = pc.index_in(column.drop_null(), texts).fill_null(len(texts))
             counts["categories"] = np.bincount(
-                places.to_numpy(zero_copy_only=False), minlength=len(known) + 1
+                places.to_numpy(zero_copy_only=False), minlength=len(texts) + 1
             )
         return {part: np.asarray(numbers, np.int64) for part, numbers in counts.items()}
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAX_RANGES", "Distribution"]
-
 MAX_RANGES = 1 << 14
 
 _MANTISSA_BITS = 52
@@ -53,7 +51,7 @@ class Distribution:
             max_ranges: the largest number of ranges.
             shift: the smallest shift.
         """
-        ranges, counts = np.unique(_ordered(values) >> shift, return_counts=True)
+        ranges, counts = np.unique(_in_order(values) >> shift, return_counts=True)
         return cls(shift, ranges, counts.astype(np.int64))._limited(max_ranges)
 
     @classmethod
@@ -95,9 +93,11 @@ class Distribution:
         counts, ranges = self.counts[is_finite].cumsum(), self.ranges[is_finite]
         if not len(counts):
             return []
-        wanted = np.arange(1, num) * counts[-1] / num
-        found = ranges[np.searchsorted(counts, wanted, side="left")]
-        last = _from_ordered(np.where(found == 0, 0, ((found + 1) << self.shift) - 1))
+        ranks = np.arange(1, num) * counts[-1] / num
+        range_numbers = ranges[np.searchsorted(counts, ranks, side="left")]
+        last = _from_ordered(
+            np.where(range_numbers == 0, 0, ((range_numbers + 1) << self.shift) - 1)
+        )
         return sorted(set(last.tolist()))
 
 
@@ -111,7 +111,7 @@ def _merged(shift: int, ranges: Any, counts: Any) -> Distribution:
     return Distribution(shift, ranges[begins], np.add.reduceat(counts, begins))
 
 
-def _ordered(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+def _in_order(values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     """Return integers in the order of the doubles; numbers too small for full precision are 0."""
     values = np.asarray(values, np.float64)
     bits = np.where(np.abs(values) < _SMALLEST_NORMAL, 0.0, values).view(np.int64)

@@ -11,8 +11,6 @@ import numpy as np
 from sparkdl.profiles.distribution import Distribution
 from sparkdl.profiles.moments import Moments, Shape
 
-__all__ = ["NUM_BINS", "NUM_QUANTILES", "Edges", "Histograms", "doane_bins"]
-
 NUM_QUANTILES = 10
 NUM_BINS = 1000
 # Bins beyond the training data that are told apart, so that sums of them fit into a long.

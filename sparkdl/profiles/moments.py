@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Moments", "Shape"]
-
 _SMALLEST = sys.float_info.min
 
 

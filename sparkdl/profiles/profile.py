@@ -17,10 +17,10 @@ Spark reads the DataFrame once. Its tasks summarise their rows in limited memory
 exact unless a column has more values than a summary can tell apart (`MAX_RANGES`, `MAX_TEXTS`).
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -29,12 +29,11 @@ from sparkdl.profiles.distribution import MAX_RANGES
 from sparkdl.profiles.histograms import NUM_BINS, Edges
 from sparkdl.profiles.moments import Shape
 from sparkdl.profiles.summary import SUMMARY_SCHEMA, Summarizer, Summary, add_summaries
-from sparkdl.spark_python import map_in_arrow
+from sparkdl.spark.capabilities import apply_in_arrow, to_arrow
+from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["FORMAT", "as_arrow", "check", "kind_of", "known_columns", "profile"]
 
 FORMAT = 2
 
@@ -140,11 +139,8 @@ def _summaries(frame: "DataFrame", kinds: Sequence[str], max_ranges: int) -> lis
         return []
     schema = T.StructType(_from_arrow_schema())
     parts = map_in_arrow(as_arrow(frame, kinds), Summarizer(len(kinds), max_ranges), schema)
-
-    def add(rows: pa.Table) -> pa.Table:  # Spark reads the annotations.
-        return add_summaries(rows, max_ranges)
-
-    rows = parts.groupBy("feature").applyInArrow(add, schema).toArrow().to_pylist()
+    add = functools.partial(add_summaries, max_ranges=max_ranges)
+    rows = to_arrow(apply_in_arrow(parts, "feature", add, schema)).to_pylist()
     by_feature = {row["feature"]: Summary.from_row(row) for row in rows}
     return [by_feature.get(number, Summary()) for number in range(len(kinds))]
 

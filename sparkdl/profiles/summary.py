@@ -11,8 +11,6 @@ from sparkdl.profiles.categories import Categories
 from sparkdl.profiles.distribution import MAX_RANGES, Distribution
 from sparkdl.profiles.moments import Moments
 
-__all__ = ["SUMMARY_SCHEMA", "Summarizer", "Summary", "add_summaries", "is_text", "values_of"]
-
 # Values are summarised in portions of this number.
 PORTION = 1 << 18
 
@@ -173,8 +171,8 @@ class Summarizer:
 
 
 def add_summaries(rows: pa.Table, max_ranges: int) -> pa.Table:
-    """Return the row of the sum of the summaries of a feature; for `applyInArrow`."""
+    """Return the row of the sum of the summaries of a feature; for `apply_in_arrow`."""
     feature = rows["feature"][0].as_py()
     total = Summary.sum([Summary.from_row(row) for row in rows.to_pylist()], max_ranges)
-    # Spark wants the types that it sends, whose texts may be large.
+    # Texts may be large, see `is_text`.
     return pa.Table.from_pylist([total.to_row(feature)], schema=rows.schema)

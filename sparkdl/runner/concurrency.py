@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from sparkdl.cluster.slots import Slots
 
-__all__ = ["Concurrency", "jobs_within_limit"]
-
 # Seconds between two counts of the slots.
 RECOUNT_S = 2.0
 
@@ -37,7 +35,6 @@ class Concurrency:
 
     Attributes:
         slots: the slots at the last count.
-        others_wait: returns True while one trial alone may run, see `SmokeTest`.
     """
 
     def __init__(
@@ -58,7 +55,6 @@ class Concurrency:
         # Counted once: later on, jobs of this run are among the open files.
         self._num_open = _num_open_files()
         self.slots = count_slots()
-        self.others_wait: Callable[[], bool] = lambda: False
 
     def recount(self) -> None:
         """Count the slots again if the last count is older than RECOUNT_S seconds."""
@@ -113,8 +109,6 @@ class Concurrency:
             num_started: number of attempts that have started so far.
             num_running: number of trials that run now.
         """
-        if self.others_wait():
-            return 1
         if self.slots.on_demand:
             num_waiting = max(num_running, MIN_WAITING // self._size, 1)
             return min(self.limit, num_running + num_waiting)

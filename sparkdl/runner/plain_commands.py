@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl.errors import ControlError
-from sparkdl.runs.control import Command
-from sparkdl.runs.redact import mask_params
+from sparkdl.runs.commands import Command
 from sparkdl.search.space.grid import check_param_name, to_json_value
-
-__all__ = ["check_no_credentials", "plain_command"]
+from sparkdl.secrets.masks import mask_params
 
 
 def plain_command(command: Command) -> Command:

@@ -7,18 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.topology import ElasticTopology, GangTopology, SingleTopology, Topology
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
 from sparkdl.options import Options
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.history import load
-from sparkdl.runs.layout import RunPaths
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Space
-
-__all__ = ["Request"]
 
 # Options that belong to a call rather than to the run, that `run.json` has elsewhere, or that must
 # not be written, such as the values of `env`.
@@ -31,6 +29,7 @@ _NOT_WRITTEN = (
     "tensorboard",
     "callbacks",
     "env",
+    "preload",
     "secrets",
     "run_id",
     "if_exists",
@@ -45,6 +44,7 @@ _NOT_WRITTEN = (
 # Options that a resumed run may get with another value although they are not written.
 _PER_CALL = {
     *("spark", "wait", "progress", "logs", "tensorboard", "callbacks", "env", "secrets", "retry"),
+    "preload",
 }
 
 
@@ -102,7 +102,7 @@ class Request:
         return GangTopology() if self.is_gang else SingleTopology()
 
     @property
-    def called(self) -> Callable[..., Any]:
+    def target(self) -> Callable[..., Any]:
         """The function that the training process calls: the user's, or a wrapper around it."""
         if self.train is None:
             raise ValueError("the function of a resumed run is in its directory, not here")
@@ -180,7 +180,7 @@ class Request:
             description["kind"],
             roles,
             options=Options.parse({**written["options"], **named, **options}),
-            search=_changed_search(written["search"], changes),
+            search=_search_with(written["search"], changes),
             is_gang=written["is_gang"],
             is_distributed=written["is_distributed"],
             elastic=written.get("elastic", False),
@@ -203,15 +203,10 @@ def _check_resumable(description: Mapping[str, Any]) -> None:
             f"run {run} was written by an earlier version of sparkdl and cannot be resumed by this "
             "one. experiment.load reads it; start a new run to continue."
         )
-    if description["kind"] == "begin":
-        raise ConfigError(
-            f"run {run} was a part of its program, between experiment.begin and experiment.end, "
-            "and has no training function. Run its program again."
-        )
     if not written["is_resumable"]:
         raise ConfigError(
-            f"run {run} is a {description['kind']} cluster and cannot be resumed: its data feed "
-            "ended with the driver. Run its program again."
+            f"run {run} ({description['kind']}) cannot be resumed: what it did was called, or fed "
+            "with rows, by its program, which has ended. Run its program again."
         )
 
 
@@ -260,12 +255,12 @@ def _check_search(description: Mapping[str, Any], changes: Mapping[str, Any]) ->
             )
 
 
-def _changed_search(
-    written: Mapping[str, Any] | None, changes: Mapping[str, Any]
+def _search_with(
+    stored_fields: Mapping[str, Any] | None, changes: Mapping[str, Any]
 ) -> SearchSettings | None:
-    if written is None:
+    if stored_fields is None:
         return None
-    fields = {**written, **changes}
+    fields = {**stored_fields, **changes}
     del fields["style"]
     if isinstance(fields["space"], Mapping):
         fields["space"] = Space.from_dict(fields["space"])

@@ -6,8 +6,6 @@ from typing import Any
 
 from sparkdl.errors import FunctionError, suggest
 
-__all__ = ["check_call", "takes_one"]
-
 
 def check_call(function: Callable[..., Any], names: Iterable[str], argument: str = "args") -> None:
     """Validate that a function can be called with keyword arguments of these names.

@@ -19,10 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.cluster.base import Cluster
-from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs.states import RunState
-
-__all__ = ["EXIT_CODE", "REASON", "RunningRun", "exit_at_exit", "has_terminated", "running"]
 
 _logger = logging.getLogger("sparkdl.runner")
 
@@ -39,7 +36,7 @@ class _State:
 
     Attributes:
         runs: the runs that go on.
-        received: SIGTERM has arrived while a run went on.
+        has_received: SIGTERM has arrived while a run went on.
         has_left: the main thread was told to leave the program. A scheduler may send SIGTERM twice,
             as may spark-submit and the scheduler.
         all_ended: set while no run goes on.
@@ -49,7 +46,7 @@ class _State:
     """
 
     runs: list["RunningRun"] = field(default_factory=list)
-    received: bool = False
+    has_received: bool = False
     has_left: bool = False
     all_ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,12 +68,12 @@ class RunningRun:
     def __init__(self, cluster: Cluster, run_id: str) -> None:
         self._cluster = cluster
         self._tag = f"sparkdl:{run_id}"
-        self.loop: TrialLoop | None = None
+        self.stop_run: Callable[[RunState, str], object] | None = None
 
     def order(self) -> None:
         """Let the run end soon as CANCELLED, also while it waits for its preflight."""
-        if self.loop:
-            self.loop.stop(RunState.CANCELLED, REASON)
+        if self.stop_run:
+            self.stop_run(RunState.CANCELLED, REASON)
         try:
             self._cluster.cancel(self._tag)
         except Exception as exc:  # noqa: BLE001 The scheduler may have ended Spark's JVM first.
@@ -95,12 +92,12 @@ class RunningRun:
                 _state.all_ended.set()
         if threading.current_thread() is threading.main_thread():
             _close_in_main_thread()
-        elif _state.received and _state.all_ended.is_set():
+        elif _state.has_received and _state.all_ended.is_set():
             _end_main_thread()
 
 
 def _close_in_main_thread() -> None:
-    if _state.received:
+    if _state.has_received:
         _state.all_ended.wait()
         _leave()
     if not _state.runs and signal.getsignal(signal.SIGTERM) is _handle:
@@ -143,23 +140,23 @@ def running(cluster: Cluster, run_id: str) -> RunningRun:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _handle)
-    if _state.received:  # The program goes on after the end of its runs.
+    if _state.has_received:  # The program goes on after the end of its runs.
         _in_thread(_order_all)
     return new
 
 
 def has_terminated() -> bool:
     """Return True if SIGTERM has ended the runs of this program."""
-    return _state.received
+    return _state.has_received
 
 
 def _handle(number: int, frame: Any) -> None:
     if _state.pid != os.getpid():
         _die()
-    elif _state.runs and not _state.received:
-        _state.received = True
+    elif _state.runs and not _state.has_received:
+        _state.has_received = True
         _in_thread(_order_all)
-    elif _state.received:
+    elif _state.has_received:
         is_over = not _state.runs and threading.main_thread().is_alive()
         if is_over and not _state.has_left:
             _leave()

@@ -8,8 +8,9 @@ Example:
     True
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sparkdl.host.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from sparkdl.runs.run import Run
@@ -18,18 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "RunState", "Trial", "TrialState", "Usage"]
 
-_MODULES = {
-    "Run": "sparkdl.runs.run",
-    "RunState": "sparkdl.runs.states",
-    "Trial": "sparkdl.runs.trial",
-    "TrialState": "sparkdl.runs.states",
-    "Usage": "sparkdl.runs.trial",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(
-        f"module 'sparkdl.runs' has no attribute {name!r}. Expected one of {', '.join(__all__)}."
-    )
+__getattr__ = lazy_names(
+    "sparkdl.runs",
+    {
+        "sparkdl.runs.run": "Run",
+        "sparkdl.runs.states": "RunState TrialState",
+        "sparkdl.runs.trial": "Trial Usage",
+    },
+    __all__,
+)

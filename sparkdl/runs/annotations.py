@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
-from sparkdl.jsonl import from_json, to_json
-from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.redact import mask_text
-
-__all__ = ["Annotations", "Note", "add", "check_tags", "forget", "read", "read_all"]
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json, to_json
+from sparkdl.files.layout import RunPaths
+from sparkdl.secrets.masks import mask_text
 
 INDEX = ".notes"
 MAX_TAG = 100

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl.files.layout import FORMAT
 from sparkdl.runs.events import NewTrial
 from sparkdl.runs.ids_and_seeds import trial_seed
-from sparkdl.runs.layout import FORMAT
-from sparkdl.runs.redact import mask_params, mask_text
-from sparkdl.runs.retry import Retry
-
-__all__ = ["RunDescription"]
+from sparkdl.runs.retry_choice import Retry
+from sparkdl.secrets.masks import mask_params, mask_text
 
 
 @dataclass(frozen=True, kw_only=True)

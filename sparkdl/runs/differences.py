@@ -5,22 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.jsonl import to_json
-from sparkdl.runs.layout import RunPaths, TrialPaths
+from sparkdl.files import storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import RunPaths, TrialPaths
 from sparkdl.runs.machine import ABSENT, packages_in
-
-__all__ = [
-    "Difference",
-    "Differences",
-    "compare",
-    "compare_executors",
-    "compare_fingerprints",
-    "read_differences",
-    "read_environment",
-    "read_executors",
-    "write_differences",
-]
 
 # The number of packages, and of lines of code, that are printed.
 MAX_PACKAGES = 20
@@ -107,10 +95,10 @@ def read_executors(path: str) -> list[dict[str, Any]]:
 
 def _executor_of(trial: TrialPaths) -> dict[str, Any] | None:
     try:
-        begun = json.loads(storage.read(trial.attempt(trial.num_attempts() - 1)))
+        record = json.loads(storage.read(trial.attempt(trial.num_attempts() - 1)))
     except FileNotFoundError:
         return None
-    executor: dict[str, Any] | None = begun.get("executor")
+    executor: dict[str, Any] | None = record.get("executor")
     return executor
 
 

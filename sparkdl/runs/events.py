@@ -6,30 +6,12 @@ The journal is a file of JSON lines. Each line is an event: its time, its kind u
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from enum import Enum
 from typing import Any, ClassVar
 
-from sparkdl.runs.states import RunState, TrialState
-
-__all__ = [
-    "AttributesStored",
-    "CommandHandled",
-    "Event",
-    "EventKind",
-    "ExecutorExcluded",
-    "NewTrial",
-    "ParameterSuggested",
-    "ReportsReceived",
-    "RunEnded",
-    "RunStarted",
-    "StopRequested",
-    "TrialChanged",
-    "TrialsAdded",
-    "event_from_dict",
-]
+from sparkdl.runs.states import RunState, TextEnum, TrialState
 
 
-class EventKind(str, Enum):
+class EventKind(TextEnum):
     """The kinds of events, as the journal names them."""
 
     START = "start"
@@ -42,9 +24,6 @@ class EventKind(str, Enum):
     CONTROL = "control"
     EXCLUDED = "excluded"
     END = "end"
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +244,7 @@ class CommandHandled(Event):
     """The driver carries out or refuses a command of a user.
 
     Attributes:
-        action: the command, see `sparkdl.runs.control.Command`.
+        action: the command, see `sparkdl.runs.commands.Command`.
         arguments: its arguments; values that look like credentials are masked.
         by: the user and the host that gave the command, such as `ann@laptop`.
         pid: the process that gave the command.

@@ -1,7 +1,7 @@
 """Runs on the driver. Choose runs from a table of runs, by a condition, user, time or tags."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,6 @@ from sparkdl.runs.summary import METRIC, PARAM
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Since", "Where", "chosen", "parse_age", "parse_since"]
 
 Where = str | Callable[[Any], Any]
 Since = str | date | datetime | timedelta
@@ -67,31 +65,35 @@ def parse_since(since: Since) -> datetime:
     )
 
 
-def chosen(
-    frame: "pd.DataFrame",
-    where: Where | None = None,
+def rows_meeting(
+    rows: Sequence[Mapping[str, Any]],
     user: str | Iterable[str] | None = None,
     since: Since | None = None,
     tags: str | Iterable[str] | None = None,
-) -> "pd.DataFrame":
-    """Return the rows of a table of runs that meet all conditions, see `experiment.history`.
+) -> list[int]:
+    """Return the numbers of the rows that meet all conditions, see `experiment.history`.
 
     Raises:
-        ConfigError: if a condition cannot be evaluated.
+        ConfigError: if `since` is no time.
     """
-    if user is not None:
-        frame = frame[frame["user"].isin([user] if isinstance(user, str) else list(user))]
-    if since is not None:
-        frame = frame[frame["started"] >= parse_since(since)]
-    if tags is not None:
-        wanted = {tags} if isinstance(tags, str) else set(tags)
-        frame = frame[frame["tags"].map(lambda row: wanted <= set(row)).astype(bool)]
-    if where is not None and len(frame):
-        frame = frame[_mask(frame, where)]
-    return frame.reset_index(drop=True)
+    users = [user] if isinstance(user, str) else user and list(user)
+    begin = None if since is None else parse_since(since)
+    wanted_tags = {tags} if isinstance(tags, str) else set(tags or ())
+    return [
+        number
+        for number, row in enumerate(rows)
+        if (users is None or row["user"] in users)
+        and (begin is None or (row["started"] is not None and row["started"] >= begin))
+        and wanted_tags <= set(row["tags"])
+    ]
 
 
-def _mask(frame: "pd.DataFrame", where: Where) -> Any:
+def meets(frame: "pd.DataFrame", where: Where) -> Any:
+    """Return a truth value for each row of a table of runs: True if it meets the condition.
+
+    Raises:
+        ConfigError: if the condition cannot be evaluated.
+    """
     if not isinstance(where, str):
         return [bool(where(row)) for _, row in frame.iterrows()]
     table = _with_short_names(frame)

@@ -13,11 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from sparkdl import storage
 from sparkdl.errors import RunExistsError
-from sparkdl.os_processes import user_name
-
-__all__ = ["check_own"]
+from sparkdl.files import storage
+from sparkdl.host.os_processes import user_name
 
 
 def check_own(folder: str, permissions: int) -> None:
@@ -39,8 +37,8 @@ def check_own(folder: str, permissions: int) -> None:
         return
     path = storage.local_path(folder)
     # A link of another user may lead to any folder of this user.
-    for seen in (path.lstat(), path.stat()):
-        if problem := _problem(path, seen, permissions):
+    for status in (path.lstat(), path.stat()):
+        if problem := _problem(path, status, permissions):
             raise RunExistsError(
                 f"the run directory {folder} {problem.what}, so that other users may have placed "
                 "files in it, which the run would load. No trial was started. Choose another "
@@ -57,18 +55,18 @@ class _Problem(NamedTuple):
     remedy: str = ""
 
 
-def _problem(path: Path, seen: os.stat_result, permissions: int) -> _Problem | None:
+def _problem(path: Path, status: os.stat_result, permissions: int) -> _Problem | None:
     """Return the reason for which a folder or link is not this user's alone; None if it is."""
-    is_open = stat.S_ISDIR(seen.st_mode) and seen.st_mode & stat.S_IWOTH
-    is_own = seen.st_uid in (0, os.geteuid())
+    is_open = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH
+    is_own = status.st_uid in (0, os.geteuid())
     if is_own and not is_open:
         return None
     new = _new_folder_beside(path)
     is_like_new = new is not None and (
-        seen.st_uid == new.st_uid or (permissions & stat.S_IWGRP and _is_colleague(seen, new))
+        status.st_uid == new.st_uid or (permissions & stat.S_IWGRP and _is_colleague(status, new))
     )
     if not is_own and not is_like_new:
-        what = f"belongs to user {_name_of(seen.st_uid)}, not to {user_name()}"
+        what = f"belongs to user {_name_of(status.st_uid)}, not to {user_name()}"
         if os.geteuid():
             return _Problem(what)
         # As root in a container sees the folders of the host.
@@ -79,15 +77,15 @@ def _problem(path: Path, seen: os.stat_result, permissions: int) -> _Problem | N
     return None
 
 
-def _is_colleague(seen: os.stat_result, new: os.stat_result) -> bool:
+def _is_colleague(status: os.stat_result, new: os.stat_result) -> bool:
     """Return True if a folder has the group of a new one, and its owner is in that group.
 
     A folder of any user gets the group of the root where that has the setgid bit.
     """
     with suppress(KeyError):
-        owner = pwd.getpwuid(seen.st_uid)
+        owner = pwd.getpwuid(status.st_uid)
         groups = os.getgrouplist(owner.pw_name, owner.pw_gid)
-        return seen.st_gid == new.st_gid and new.st_gid in groups
+        return status.st_gid == new.st_gid and new.st_gid in groups
     return False
 
 
@@ -96,12 +94,12 @@ def _new_folder_beside(path: Path) -> os.stat_result | None:
     probe = path.with_name(f".sparkdl-{uuid.uuid4().hex}")
     try:
         probe.mkdir(mode=0o700)
-        seen = probe.lstat()
+        status = probe.lstat()
     except OSError:
         return None
     with suppress(OSError):
         probe.rmdir()
-    return seen
+    return status
 
 
 def _name_of(user: int) -> str:

@@ -4,11 +4,13 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from sparkdl import storage
 from sparkdl.errors import RunDamagedError, RunNotFoundError
-from sparkdl.jsonl import from_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
+from sparkdl.files.layout import FORMAT, RunPaths
 from sparkdl.runs import annotations
 from sparkdl.runs.annotations import Annotations
 from sparkdl.runs.events import (
@@ -20,7 +22,6 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.journal import JournalContent, scan_journal
 from sparkdl.runs.large_outputs import with_outputs
-from sparkdl.runs.layout import FORMAT, RunPaths
 from sparkdl.runs.owner import (
     SILENT_S,
     OwnerWatch,
@@ -36,19 +37,11 @@ from sparkdl.runs.summary import COLUMNS, METRIC, PARAM, parse_summary, summariz
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "check_params",
-    "history",
-    "load",
-    "read_description",
-    "read_events",
-    "read_rows",
-    "read_run",
-    "replay",
-]
-
 PARAMS_LOST = "its parameters are lost, as the journal of the run is damaged"
 DRIVER_ENDED = "its driver ended before the run was finished"
+
+# A run whose time cannot be read comes last.
+_LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 
 _logger = logging.getLogger("sparkdl.runs")
 
@@ -107,9 +100,9 @@ def _replay(description: dict[str, Any], path: str, events: list[Event]) -> Run:
     run.is_distributed = request.get("is_distributed", request.get("is_gang", False))
     run.is_resumable = request.get("is_resumable", True)
     run.reproduces = description.get("reproduces", {}).get("id")
-    added, lost = _added_trials(events, path)
-    run.apply(TrialsAdded(trials=added))
-    for number in lost:
+    trials, lost_numbers = _added_trials(events, path)
+    run.apply(TrialsAdded(trials=trials))
+    for number in lost_numbers:
         run.trials[number].error = PARAMS_LOST
     for event in events:
         if isinstance(event, TrialChanged):
@@ -125,8 +118,8 @@ def check_params(run: Run, events: list[Event], numbers: Iterable[int]) -> None:
     Raises:
         RunDamagedError: if those of a trial are lost.
     """
-    _, lost = _added_trials(events, run.path)
-    if unknown := sorted(set(lost) & set(numbers)):
+    _, lost_numbers = _added_trials(events, run.path)
+    if unknown := sorted(set(lost_numbers) & set(numbers)):
         raise RunDamagedError(
             f"run {run.id} cannot be resumed: the parameters of the trials {unknown} are lost, as "
             f"the journal {RunPaths(run.path).journal} is damaged. Start a new run."
@@ -135,26 +128,26 @@ def check_params(run: Run, events: list[Event], numbers: Iterable[int]) -> None:
 
 def _added_trials(events: list[Event], path: str) -> tuple[list[NewTrial], list[int]]:
     """Return the trials of a run, and the numbers of those whose parameters are lost."""
-    added: dict[int, NewTrial] = {}
+    trials: dict[int, NewTrial] = {}
     for event in events:
         for trial in event.trials if isinstance(event, TrialsAdded) else ():
-            added.setdefault(trial.number, trial)
-    changed = [e.number for e in events if isinstance(e, TrialChanged | ParameterSuggested)]
-    lost = []
-    for number in range(max([*added, *changed], default=-1) + 1):
-        if number not in added and (stored := _stored_trial(path, number)):
-            added[number] = stored
-        elif number not in added:
-            added[number] = NewTrial(number=number, params={}, seed=0)
-            lost.append(number)
-    return [added[number] for number in sorted(added)], lost
+            trials.setdefault(trial.number, trial)
+    changed_numbers = [e.number for e in events if isinstance(e, TrialChanged | ParameterSuggested)]
+    lost_numbers = []
+    for number in range(max([*trials, *changed_numbers], default=-1) + 1):
+        if number not in trials and (record := _stored_trial(path, number)):
+            trials[number] = record
+        elif number not in trials:
+            trials[number] = NewTrial(number=number, params={}, seed=0)
+            lost_numbers.append(number)
+    return [trials[number] for number in sorted(trials)], lost_numbers
 
 
 def _stored_trial(path: str, number: int) -> NewTrial | None:
     """Return a trial from the file that its task has written."""
     try:
-        stored = from_json(storage.read(RunPaths(path).trial(number).params))
-        return NewTrial(number=number, params=stored["params"], seed=stored["seed"])
+        record = from_json(storage.read(RunPaths(path).trial(number).params))
+        return NewTrial(number=number, params=record["params"], seed=record["seed"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
@@ -206,7 +199,8 @@ def load(path: str, watch: OwnerWatch | None = None) -> Run:
 
 def _mark_dead(run: Run) -> None:
     if run.state == RunState.RUNNING:
-        run.state, run.reason = RunState.FAILED, DRIVER_ENDED
+        run.state = RunState.FAILED
+        run.reason = DRIVER_ENDED
         run.end_session()
         for trial in run.trials:
             if trial.state == TrialState.RUNNING:
@@ -221,18 +215,49 @@ def history(root: str) -> "pd.DataFrame":
     heartbeat for ten minutes; `heartbeat_s` is the age of the last one. Folders that cannot be read
     are left out, counted in a warning, and named in `history().attrs["unreadable"]`.
     """
+    return frame_of(*newest_rows(root))
+
+
+def newest_rows(root: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the rows of `history`, and the folders that cannot be read with the reasons."""
     rows, unreadable = read_rows(root)
-    frame = _frame(rows)
-    frame.attrs["unreadable"] = unreadable
     if unreadable:
         first = next(iter(unreadable))
         text = "%d folders below %s cannot be read and are left out, such as %s: %s"
         _logger.warning(text, len(unreadable), root, first, unreadable[first])
+    rows = [{**row, "started": _time(row.get("started"))} for row in rows]
+    rows.sort(key=lambda row: row["started"] or _LONG_AGO, reverse=True)
+    return rows, unreadable
+
+
+def _time(text: Any) -> datetime | None:
+    """Return a time in UTC; None for a text that is no time."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").astimezone(timezone.utc)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def columns_of(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the columns of the rows; the parameters follow what all runs have."""
+    by_path = sorted(rows, key=lambda row: row["path"])  # A new run does not move the columns.
+    names = list(dict.fromkeys(name for row in by_path for name in row))
+    values = [name for prefix in (PARAM, METRIC) for name in names if name.startswith(prefix)]
+    return [*COLUMNS, "heartbeat_s", *values, "path"]
+
+
+def frame_of(rows: list[dict[str, Any]], unreadable: dict[str, str]) -> "pd.DataFrame":
+    """Return the results of `newest_rows` as a table."""
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=columns_of(rows))
+    frame["started"] = pd.to_datetime(frame["started"], utc=True, errors="coerce")
+    frame.attrs["unreadable"] = unreadable
     return frame
 
 
 def read_rows(root: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the rows of `history`, and the folders that cannot be read with the reasons."""
+    """Return a row for each run, and the folders that cannot be read with the reasons."""
     names = storage.list_names(root)
     paths = [storage.join(root, name) for name in names if not name.startswith(".")]
     summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths})
@@ -242,25 +267,12 @@ def read_rows(root: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     with ThreadPoolExecutor(max_workers=16) as pool:
         for path, row in zip(paths, pool.map(lambda p: _row(p, summaries), paths), strict=True):
             if isinstance(row, dict):
-                known = annotated.get(path) or Annotations()
-                notes = "; ".join(note.text for note in known.notes) or None
-                rows.append({**row, "tags": known.tags, "note": notes, "path": path})
+                of_run = annotated.get(path) or Annotations()
+                notes = "; ".join(note.text for note in of_run.notes) or None
+                rows.append({**row, "tags": of_run.tags, "note": notes, "path": path})
             elif row is not None:
                 unreadable[path] = f"{type(row).__name__}: {row}"
     return rows, unreadable
-
-
-def _frame(rows: list[dict[str, Any]]) -> "pd.DataFrame":
-    """Return the table of the rows, newest run first; the parameters follow what all runs have."""
-    import pandas as pd
-
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    values = [name for prefix in (PARAM, METRIC) for name in names if name.startswith(prefix)]
-    frame = pd.DataFrame(rows, columns=[*COLUMNS, "heartbeat_s", *values, "path"])
-    # Without a format, pandas takes 20:26 for the year 2026.
-    times = pd.to_datetime(frame["started"], format="ISO8601", utc=True, errors="coerce")
-    frame["started"] = times
-    return frame.sort_values("started", ascending=False, ignore_index=True, kind="stable")
 
 
 def _row(path: str, summaries: Mapping[str, bytes]) -> dict[str, Any] | Exception | None:

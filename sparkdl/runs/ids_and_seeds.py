@@ -4,8 +4,6 @@ import re
 import secrets
 import time
 
-__all__ = ["new_run_id", "trial_seed"]
-
 
 def new_run_id(name: str) -> str:
     """Return a unique run id; the ids of a name sort by time.

@@ -19,12 +19,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json, to_json
-from sparkdl.polling import RETRY_S, pause_s
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json, to_json
+from sparkdl.files.polling import RETRY_S, pause_s
 from sparkdl.runs.events import Event, EventKind, event_from_dict
-
-__all__ = ["Journal", "JournalContent", "read_journal", "scan_journal"]
 
 _logger = logging.getLogger("sparkdl.runs")
 

@@ -1,10 +1,8 @@
 """Runs on the driver. Read the events that are added to a journal from now on."""
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
 from sparkdl.runs.events import Event, event_from_dict
-
-__all__ = ["JournalTail"]
 
 
 class JournalTail:
@@ -23,14 +21,14 @@ class JournalTail:
         self._folder = folder
         self._offsets: dict[str, int] = {}
         # The segments that do not grow any more.
-        self._ended: set[str] = set()
-        self._seen: set[tuple[str, int]] = set()
+        self._whole_segments: set[str] = set()
+        self._event_ids: set[tuple[str, int]] = set()
         self._grows = storage.grows(folder)
         for url in self._segments():
             if self._grows:
                 self._offsets[url] = storage.size(url)
             else:
-                self._ended.add(url)
+                self._whole_segments.add(url)
 
     def _segments(self) -> list[str]:
         names = [name for name in storage.list_names(self._folder) if name.endswith(".jsonl")]
@@ -44,13 +42,13 @@ class JournalTail:
         """
         offsets = {url: self._offsets.get(url, 0) for url in self._segments()}
         events = []
-        new = {url: offset for url, offset in offsets.items() if url not in self._ended}
+        new = {url: offset for url, offset in offsets.items() if url not in self._whole_segments}
         for url, data in storage.read_new(new).items():
             whole = data[: data.rfind(b"\n") + 1]
             if self._grows:
                 self._offsets[url] = new[url] + len(whole)
             else:
-                self._ended.add(url)
+                self._whole_segments.add(url)
             owner = url.rsplit("/", 1)[1].split("-")[0]
             events += [event for line in whole.splitlines() if (event := self._event(owner, line))]
         return events
@@ -60,9 +58,9 @@ class JournalTail:
         try:
             values = from_json(line)
             number = owner, int(values["seq"])
-            if number in self._seen:  # Several segments were merged into one.
+            if number in self._event_ids:  # Several segments were merged into one.
                 return None
-            self._seen.add(number)
+            self._event_ids.add(number)
             return event_from_dict(values)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

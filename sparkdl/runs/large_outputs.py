@@ -8,17 +8,15 @@ import dataclasses
 import logging
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json, to_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json, to_json
+from sparkdl.files.layout import OUTPUTS, TrialPaths
 from sparkdl.runs.events import TrialChanged
-from sparkdl.runs.layout import TrialPaths
-
-__all__ = ["with_outputs", "without_large_outputs"]
 
 # The outputs of a trial may take so many bytes in the journal.
 LARGE_BYTES = 1 << 16
 
-_STUB = {"$file": "outputs.json"}
+_STUB = {"$file": OUTPUTS}
 
 _logger = logging.getLogger("sparkdl.runs")
 
@@ -52,9 +50,12 @@ def with_outputs(event: TrialChanged, trial: TrialPaths) -> TrialChanged:
     if not missing:
         return event
     try:
-        stored: dict[str, Any] = from_json(storage.read(trial.outputs))
+        outputs_in_file: dict[str, Any] = from_json(storage.read(trial.outputs))
     except (OSError, ValueError) as exc:
         _logger.warning("the outputs %s of a trial cannot be read: %s", missing, exc)
         return event
-    outputs = {**(event.outputs or {}), **{n: stored[n] for n in missing if n in stored}}
+    outputs = {
+        **(event.outputs or {}),
+        **{n: outputs_in_file[n] for n in missing if n in outputs_in_file},
+    }
     return dataclasses.replace(event, outputs=outputs)

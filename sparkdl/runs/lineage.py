@@ -7,12 +7,12 @@ The registry is the folder `models` beside the runs, see `sparkdl.models`. A ver
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json
-
-__all__ = ["FOLDER", "models_by_run", "models_of", "versions_of"]
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
 
 FOLDER = "models"
+# The description of a version; it is there as soon as the version is.
+RECORD = "model.json"
 
 
 def models_of(path: str, run_id: str | None = None) -> list[str]:
@@ -68,7 +68,7 @@ def _records_in(root: str) -> dict[str, str]:
         folder = storage.join(registry, name)
         for version in storage.list_names(folder):
             if version.isdigit():
-                url = storage.join(folder, version, "model.json")
+                url = storage.join(folder, version, RECORD)
                 records[url] = f"model {name} version {version}"
     return records
 
@@ -81,6 +81,6 @@ def _run_of(data: bytes) -> str:
     except (ValueError, AttributeError):
         return ""
     if isinstance(run, Mapping):
-        named: Mapping[str, Any] = run
-        run = named.get("id") or named.get("path")
+        run_fields: Mapping[str, Any] = run
+        run = run_fields.get("id") or run_fields.get("path")
     return str(run or "").rstrip("/").rsplit("/", 1)[-1]

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ABSENT", "describe", "hardware", "installed", "packages_in", "together"]
-
 # The version of a package that is not installed.
 ABSENT = "absent"
 
@@ -70,8 +68,8 @@ def packages_in(environment: str) -> dict[str, str]:
         {'python': '3.12.1', 'pyyaml': '6.0', 'last-one': '1.5'}
     """
     python = re.match(r"# Python (\S+)", environment)
-    named = (line.split("==", 1) for line in environment.splitlines() if "==" in line)
-    versions = {_normalized(name): version for name, version in named}
+    pairs = (line.split("==", 1) for line in environment.splitlines() if "==" in line)
+    versions = {_normalized(name): version for name, version in pairs}
     return {"python": python[1], **versions} if python else versions
 
 

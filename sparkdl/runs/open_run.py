@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from sparkdl.files.layout import RunPaths
 from sparkdl.runs.events import (
     CommandHandled,
     Event,
@@ -19,15 +20,12 @@ from sparkdl.runs.events import (
 from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.runs.journal import Journal
 from sparkdl.runs.large_outputs import without_large_outputs
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner
-from sparkdl.runs.redact import mask_params, mask_text
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState
 from sparkdl.runs.summary import write_summary
 from sparkdl.runs.trial import Trial
-
-__all__ = ["OpenRun"]
+from sparkdl.secrets.masks import mask_params, mask_text
 
 _logger = logging.getLogger("sparkdl.runs")
 
@@ -68,8 +66,8 @@ class OpenRun:
             else event
             for event in events
         ]
-        for event, written in zip(events, self.journal.write(small), strict=True):
-            self.run.apply(replace(event, time=written.time))
+        for event, line in zip(events, self.journal.write(small), strict=True):
+            self.run.apply(replace(event, time=line.time))
 
     def _masked(self, event: Event) -> Event:
         """Return the event with credentials masked in the texts of exceptions."""

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
-from sparkdl import polling, storage
 from sparkdl.errors import ConfigError, RunExistsError
-from sparkdl.jsonl import to_json
+from sparkdl.files import polling, storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import RunPaths
 from sparkdl.runs import lineage
 from sparkdl.runs.description import RunDescription
 from sparkdl.runs.events import RunStarted, TrialChanged, TrialsAdded
 from sparkdl.runs.foreign_folder import check_own
 from sparkdl.runs.history import check_params, read_description, read_events, replay
 from sparkdl.runs.journal import Journal, JournalContent
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.open_run import OpenRun
 from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
-from sparkdl.runs.retry import Retry, check_retry, is_chosen, waits_again
+from sparkdl.runs.retry_choice import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
 from sparkdl.runs.same_request import check_same
 from sparkdl.runs.states import TrialState
@@ -95,7 +95,8 @@ def existing_run(root: str, description: RunDescription, if_exists: IfExists) ->
     _free_claim(paths, description.id)
     if if_exists == "error":
         raise _exists_error(paths, description.id)
-    content, journal = read_description(paths.folder), read_events(paths.folder)
+    content = read_description(paths.folder)
+    journal = read_events(paths.folder)
     run = replay(content, paths.folder, journal.events)
     check_same(content, journal, run, description)
     _check_goes_on(run, description)
@@ -185,9 +186,9 @@ def _claim(paths: RunPaths, run_id: str, earlier: Claim) -> Owner:
 
 
 def _next_id(root: str, run_id: str) -> str:
-    taken = set(polling.retry(lambda: storage.list_names(root), "list the runs", OPEN_S))
+    names = set(polling.retry(lambda: storage.list_names(root), "list the runs", OPEN_S))
     number = 2
-    while f"{run_id}-{number}" in taken:
+    while f"{run_id}-{number}" in names:
         number += 1
     return f"{run_id}-{number}"
 
@@ -292,7 +293,7 @@ def continue_run(
     *,
     reopen: bool = False,
     retry: Retry = frozenset(),
-    changed: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
     """Take over a run without a living driver. Its unfinished trials become WAITING.
@@ -301,7 +302,7 @@ def continue_run(
         path: the run directory.
         reopen: open the run also if it is COMPLETE, to add trials.
         retry: ended trials that become WAITING, too.
-        changed: the arguments that differ from those before, see `RunStarted`.
+        changes: the arguments that differ from those before, see `RunStarted`.
         secrets: values that must not be stored.
 
     Raises:
@@ -316,7 +317,7 @@ def continue_run(
         content = read_description(path)
         claim = _free_claim(paths, content["id"])
         read = (content, read_events(path), claim)
-        return _continue(paths, read, reopen, retry, changed, secrets)
+        return _continue(paths, read, reopen, retry, changes, secrets)
 
     return polling.retry(take_over, "open a run", OPEN_S)
 
@@ -326,7 +327,7 @@ def _continue(
     read: tuple[Mapping[str, Any], JournalContent, Claim],
     reopen: bool = False,
     retry: Retry = frozenset(),
-    changed: Mapping[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     secrets: tuple[str, ...] = (),
 ) -> OpenRun:
     """Own a run.
@@ -334,7 +335,7 @@ def _continue(
     Args:
         paths: the files of the run.
         read: the description, the journal, and the newest claim, which was read before the journal.
-        reopen, retry, changed, secrets: see `continue_run`.
+        reopen, retry, changes, secrets: see `continue_run`.
     """
     content, journal, claim = read
     run = replay(dict(content), paths.folder, journal.events)
@@ -361,7 +362,7 @@ def _continue(
         owner.when_taken_over(opened.journal.fence)
         with _released_if_raised(opened):
             storage.remove(paths.summary)
-            opened.record(RunStarted(changed=changed or None), *waiting)
+            opened.record(RunStarted(changed=changes or None), *waiting)
     return opened
 
 

@@ -6,7 +6,8 @@ driver that finds a newer number, for example after its machine was suspended, s
 
 Beside the claim are `<n>.beat`, which is replaced every few seconds, and `<n>.ended`, which is
 written when the driver has released the run. A claim without a heartbeat is released, too, as a
-file can be removed where the disk is full.
+file can be removed where the disk is full. Spark tasks read the heartbeat where Spark would not end
+them with their driver.
 """
 
 import json
@@ -22,21 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.os_processes import process_start
-from sparkdl.polling import Outages, create_once, retry
-from sparkdl.runs.layout import RunPaths
-
-__all__ = [
-    "Claim",
-    "Owner",
-    "OwnerWatch",
-    "describe_owner",
-    "heartbeat_age_s",
-    "living_owner",
-    "newest_claim",
-    "read_beat",
-]
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
+from sparkdl.files.polling import Outages, create_once, retry
+from sparkdl.host.os_processes import process_start
 
 BEAT_S = 5.0
 
@@ -78,7 +68,7 @@ class Owner:
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
         self._beat = 0
-        self._released = threading.Event()
+        self._release = threading.Event()
         self._outages = Outages("write the heartbeat of the run's owner")
         self._calls: list[Callable[[], object]] = []
         self._thread: threading.Thread | None = None
@@ -127,7 +117,7 @@ class Owner:
     def _keep(self) -> None:
         has_successor = False
         while not has_successor:
-            if self._released.wait(BEAT_S):
+            if self._release.wait(BEAT_S):
                 return
             with self._outages.tolerated():
                 has_successor = _read(self._paths, self.number + 1, "json") is not None
@@ -149,9 +139,9 @@ class Owner:
         Where the disk is full, the heartbeat is removed instead. A store that fails now is tried
         again in the background.
         """
-        if not self.number or self._released.is_set():
+        if not self.number or self._release.is_set():
             return
-        self._released.set()
+        self._release.set()
         # A thread that is inside `hdfs-native` when Python ends aborts the process.
         if self._thread and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
@@ -233,7 +223,7 @@ class OwnerWatch:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
-        self._seen: tuple[int, bytes] | None = None
+        self._last_beat: tuple[int, bytes] | None = None
         self._since_s = 0.0
 
     def sees_driver(self) -> bool:
@@ -252,10 +242,12 @@ class OwnerWatch:
         beat = read_beat(self._paths, claim.number)
         if not beat:
             return False
-        now_s, seen = time.monotonic(), (claim.number, beat)
-        if seen != self._seen:
-            age_s = 0.0 if self._seen else heartbeat_age_s(self._paths, claim) or 0.0
-            self._seen, self._since_s = seen, now_s if age_s <= SILENT_S else -math.inf
+        now_s = time.monotonic()
+        beat_of_claim = (claim.number, beat)
+        if beat_of_claim != self._last_beat:
+            age_s = 0.0 if self._last_beat else heartbeat_age_s(self._paths, claim) or 0.0
+            self._last_beat = beat_of_claim
+            self._since_s = now_s if age_s <= SILENT_S else -math.inf
         return now_s - self._since_s <= 3 * BEAT_S
 
 

@@ -1,4 +1,7 @@
-"""Runs on the driver. Record the program and the environment with which a run starts."""
+"""Runs on the driver. Record the program and the environment with which a run starts.
+
+Spark tasks compare the `versions` of their host with those of the driver.
+"""
 
 import base64
 import functools
@@ -15,25 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
 from sparkdl._version import __version__
 from sparkdl.errors import ConfigError
-from sparkdl.runs.function_secrets import find_credential, find_in_pickle
-from sparkdl.runs.layout import RunPaths
-from sparkdl.runs.redact import mask_text
-
-__all__ = [
-    "CHANGES",
-    "environment",
-    "function_name",
-    "git_commit",
-    "read_program",
-    "source_of",
-    "versions",
-    "write_program",
-    "write_reason",
-    "write_source",
-]
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
+from sparkdl.host import supported_versions
+from sparkdl.secrets.masks import mask_text
+from sparkdl.secrets.programs import find_credential, find_in_pickle
 
 # Packages whose versions must agree between the driver and every executor.
 COMPARED = ("tensorflow", "keras", "pyarrow")
@@ -48,19 +39,10 @@ _NOT_KEPT = "not_kept"
 def versions() -> dict[str, str]:
     """Return the versions of Python, sparkdl and the packages that must agree on all hosts."""
     by_name = {"python": ".".join(platform.python_version_tuple()[:2]), "sparkdl": __version__}
-    for name in COMPARED:
-        version = _version(name) or _version(f"{name}-cpu")
-        if version:
-            by_name[name] = version
-    return by_name
+    return by_name | {name: version for name in COMPARED if (version := _version(name))}
 
 
-@functools.cache
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+_version = functools.cache(supported_versions.installed)
 
 
 @functools.cache
@@ -167,8 +149,9 @@ def _credential_in(
     for name, (text, *_) in program["modules"].items():
         if mask_text(text, secrets, is_code=True) != text:
             return f"the module {name}"
-    pickled = base64.b64decode(program["function"])
-    return find_credential(function, secrets) or find_in_pickle(pickled, secrets)
+    parts = [part for part in (program, program.get("preload")) if part]
+    found = (find_in_pickle(base64.b64decode(part["function"]), secrets) for part in parts)
+    return find_credential(function, secrets) or next(filter(None, found), None)
 
 
 def read_program(url: str, argument: str = "train") -> dict[str, Any]:

@@ -7,8 +7,6 @@ from statistics import fmean, stdev
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 
-__all__ = ["means", "num_complete", "pareto", "pareto_front", "ranked"]
-
 
 def ranked(trials: Sequence[Trial], direction: str, repeats: int = 1) -> list[Trial]:
     """Return the COMPLETE trials with a value, best first; of equal trials the earlier one first.
@@ -58,7 +56,7 @@ def num_complete(trials: Iterable[Trial]) -> Counter[int]:
     return Counter(trial.configuration for trial in trials if trial.state == TrialState.COMPLETE)
 
 
-def pareto(trials: Sequence[Trial], objectives: Mapping[str, str], repeats: int = 1) -> list[Trial]:
+def pareto(trials: Sequence[Trial], objectives: Mapping[str, str], repeats: int) -> list[Trial]:
     """Return the COMPLETE trials that no other COMPLETE trial dominates.
 
     A trial dominates another trial if it is better in one metric and at least as good in the rest.

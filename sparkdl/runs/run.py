@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparkdl.errors import (
     AllTrialsFailedError,
+    ConfigError,
+    ControlError,
     NoCompleteTrialError,
     RunStoppedError,
     TrainingFailedError,
     TrialFailedError,
 )
+from sparkdl.files import folders
+from sparkdl.files.layout import RunPaths, TrialPaths
+from sparkdl.host.loopback import LOOPBACK
+from sparkdl.options import plain_number
+from sparkdl.runs import annotations as annotation_files
 from sparkdl.runs import ranking, table
-from sparkdl.runs.controllable import Controllable, Handle
+from sparkdl.runs.actions import Actions, TensorBoardPage
+from sparkdl.runs.annotations import Annotations, Note
+from sparkdl.runs.commands import Command
+from sparkdl.runs.deletion import delete_run
 from sparkdl.runs.differences import Differences, read_differences
 from sparkdl.runs.events import (
     CommandHandled,
@@ -25,24 +35,18 @@ from sparkdl.runs.events import (
     TrialChanged,
     TrialsAdded,
 )
-from sparkdl.runs.layout import RunPaths, TrialPaths
-from sparkdl.runs.run_folder import RunFolder
+from sparkdl.runs.handle import Handle, check_settings
 from sparkdl.runs.states import WRONG_METRIC, RunState, TrialState, why_no_value
 from sparkdl.runs.trial import Trial, Usage
-from sparkdl.runs.viewable import Viewable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from sparkdl.runs.tensorboard.viewer import TensorBoard
-
-__all__ = ["Run"]
 
 _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(repr=False)
-class Run(Controllable, RunFolder, Viewable):
+class Run:
     """The result of one call of a verb: its trials and their values.
 
     `print(run)` shows a table; a notebook shows it as HTML.
@@ -99,7 +103,7 @@ class Run(Controllable, RunFolder, Viewable):
     reproduces: str | None = None
     excluded: dict[str, str] = field(default_factory=dict)
     _handle: Handle | None = field(default=None, repr=False, compare=False)
-    _tensorboard: "TensorBoard | None" = field(default=None, repr=False, compare=False)
+    _tensorboard: TensorBoardPage | None = field(default=None, repr=False, compare=False)
     # The times of the first and the last event of a session that has not ended.
     _session: tuple[float, float] | None = field(default=None, repr=False, compare=False)
 
@@ -272,9 +276,22 @@ class Run(Controllable, RunFolder, Viewable):
             return ""
         if WRONG_METRIC in (self.reason or ""):
             return ""  # The metric of a run cannot be changed.
+        if not self.has_work_left:  # Resumed as it is, the run would run nothing.
+            call = f"experiment.resume({self.path!r}, train=train, retry='failed')"
+            return f"After correcting the training function: {call}. "
         # With the same limit, the failures that ended the run would end it again.
         retry = ", retry='failed'" if "max_failed_trials" in (self.reason or "") else ""
         return f"To finish it: experiment.resume({self.path!r}{retry}). "
+
+    @property
+    def has_work_left(self) -> bool:
+        """True if a resume runs trials: those that were stopped, or have not been proposed."""
+        # Imported late: the table of the runs does not need it.
+        from sparkdl.runs.retry_choice import waits_again
+
+        limit = None if self.num_trials is None else self.num_trials * self.repeats
+        is_short = self.kind == "search" and (limit is None or len(self.trials) < limit)
+        return is_short or any(map(waits_again, self.trials))
 
     def apply(self, event: Event) -> None:
         """Update this run with an event of its journal; events of its study change nothing."""
@@ -351,7 +368,7 @@ class Run(Controllable, RunFolder, Viewable):
             metric=self.metric or "value",
             goal=self.goal,
             path=self.path,
-            others=list(self.objectives)[1:],
+            other_metrics=list(self.objectives)[1:],
             means=ranking.means(trials) if self.repeats > 1 else {},
             num_complete=ranking.num_complete(trials),
             repeats=self.repeats,
@@ -368,15 +385,227 @@ class Run(Controllable, RunFolder, Viewable):
             what: `history`, `parallel`, `importance`, `curves`, `timeline` or `pareto`; None
                 chooses a figure for which the run has enough data.
         """
-        from sparkdl.runs.figures import plot  # Importing plotly takes a second.
+        from sparkdl.runs.views.figures import plot  # Importing plotly takes a second.
 
         return plot(self, what)
 
     def report(self) -> str:
         """Write the page `report.html` into the run directory, and return its path."""
-        from sparkdl.runs.report import write_report
+        from sparkdl.runs.views.report import write_report
 
         return write_report(self)
+
+    # ---- control: in the program that runs the run, or by files that its driver reads
+
+    def attach(self, handle: Handle) -> None:
+        """Set the object that executes this run, or reaches its driver."""
+        self._handle = handle
+
+    def wait(self) -> "Run":
+        """Wait until the run has ended, and return the run.
+
+        Ctrl-C cancels a run of this process. It only ends the waiting for a run of another process.
+
+        Raises:
+            RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE
+                then, see `raise_unless_complete`.
+        """
+        if self._handle:
+            self._handle.wait()
+        return self
+
+    def cancel(self, trial: Trial | int | None = None) -> None:
+        """Cancel one trial, or the whole run; finished trials keep their results.
+
+        In the program that runs the run, the method returns at once, and does nothing if the run
+        has ended.
+
+        Raises:
+            ConfigError: if the run has no such trial, or `trial` is neither a trial nor a number.
+            ControlError: if the run of another process has ended, or its driver does not answer.
+        """
+        number = plain_number(trial.number if isinstance(trial, Trial) else trial)
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise ConfigError(f"trial is {trial!r}; expected a trial, or its number, such as 3.")
+        if self._handle:
+            self._handle.control(Command("cancel", {} if number is None else {"trial": number}))
+
+    def set(
+        self,
+        *,
+        parallelism: int | None = None,
+        num_trials: int | None = None,
+        stop: Mapping[str, float] | None = None,
+        timeout_s: float | None = None,
+        **unknown: Any,
+    ) -> None:
+        """Change limits of the run while it goes on. A resumed run keeps the new values.
+
+        Args:
+            parallelism: largest number of trials at the same time. Running trials go on.
+            num_trials: total number of configurations that a search tries.
+            stop: target value of each metric of a search, by name; a trial that has reached a
+                target ends the search.
+            timeout_s: time limit for all trials together, in seconds since the first one started.
+            **unknown: raises an error that names the setting that was probably meant.
+
+        Raises:
+            ConfigError: if a value is invalid, or no value is given.
+            ControlError: if the driver refuses, for example a `num_trials` below the number of
+                configurations that the search has, or does not answer. Nothing was changed.
+        """
+        values = {
+            "parallelism": plain_number(parallelism),
+            "num_trials": plain_number(num_trials),
+            "stop": {name: plain_number(value) for name, value in stop.items()}
+            if isinstance(stop, Mapping)
+            else stop,
+            "timeout_s": plain_number(timeout_s),
+        }
+        changes = {name: value for name, value in values.items() if value is not None}
+        check_settings(changes, unknown)
+        self._control(Command("set", changes))
+
+    def enqueue(self, params: Mapping[str, Any]) -> None:
+        """Add a trial with these parameters to a launch or a search.
+
+        In a search the trial runs before others that the sampler proposes, and `num_trials` grows
+        by one. The sampler chooses parameters that are missing, and learns from the result.
+
+        Raises:
+            ConfigError: if a value cannot be stored, or looks like a credential.
+            ControlError: if the driver refuses, for example parameters that the training function
+                does not take, or does not answer. Nothing was changed.
+        """
+        if not isinstance(params, Mapping):
+            raise ConfigError(f"params is {params!r}; expected a dict from parameter to value.")
+        self._control(Command("enqueue", {"params": dict(params)}))
+
+    def pause(self) -> None:
+        """Start no more trials until `unpause`; running trials go on.
+
+        The time limit of the run goes on, too. A paused run whose driver ends can be resumed.
+
+        Raises:
+            ControlError: if the run has ended, or its driver does not answer.
+        """
+        self._control(Command("pause"))
+
+    def unpause(self) -> None:
+        """Start trials again after `pause`.
+
+        Raises:
+            ControlError: if the run has ended, or its driver does not answer.
+        """
+        self._control(Command("unpause"))
+
+    def _control(self, command: Command) -> None:
+        if self._handle is None:
+            raise ControlError(f"{command}: run {self.id} has no driver in this process.", self)
+        self._handle.control(command)
+
+    # ---- pages in a browser
+
+    def tensorboard(self, *, host: str = LOOPBACK, port: int = 0) -> TensorBoardPage:
+        """Start TensorBoard for this run, or return the one that was started before.
+
+        The returned object has `url` and `stop()`, is a context manager, and shows the page in a
+        notebook. TensorBoard follows a run that goes on, here or elsewhere. TensorBoard ends when
+        neither that object nor the run is in use any more, and with the program.
+
+        Args:
+            host: the address on which TensorBoard listens. TensorBoard asks nobody for a password.
+            port: the port; with 0, TensorBoard chooses a free one.
+
+        Raises:
+            ConfigError: if TensorBoard is not installed.
+        """
+        if self._tensorboard is None or not self._tensorboard.is_running:
+            self._tensorboard = Actions.tensorboard(self, host=host, port=port)
+        return self._tensorboard
+
+    def attach_tensorboard(self, tensorboard: TensorBoardPage) -> None:
+        """Set the TensorBoard that `tensorboard()` returns."""
+        self._tensorboard = tensorboard
+
+    # ---- the run directory
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags that users gave to the run, read from the run directory now."""
+        return self.annotations().tags
+
+    @property
+    def notes(self) -> list[Note]:
+        """The notes of users on the run, oldest first, read from the run directory now."""
+        return self.annotations().notes
+
+    def annotations(self) -> Annotations:
+        """Return the tags and the notes, read at once."""
+        return annotation_files.read(self.path)
+
+    def tag(self, *tags: str) -> None:
+        """Give tags to the run, at any time; `experiment.history(tags=...)` finds them.
+
+        `sparkdl gc` never deletes a run with the tag `keep`.
+
+        Raises:
+            ConfigError: if a tag is no text, or contains a comma.
+        """
+        if added := annotation_files.check_tags(tags):
+            annotation_files.add(self.path, tags=added)
+
+    def untag(self, *tags: str) -> None:
+        """Remove tags from the run; a tag that the run does not have is ignored."""
+        if removed := annotation_files.check_tags(tags):
+            annotation_files.add(self.path, untag=removed)
+
+    def note(self, text: str) -> None:
+        """Write a note on the run, at any time. Earlier notes stay.
+
+        Raises:
+            ConfigError: if the note is no text, or is empty.
+        """
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"the note is {text!r}; expected a text.")
+        annotation_files.add(self.path, note=text.strip())
+
+    def ui(self, *, port: int = 0, control: bool = False) -> Any:
+        """Show the run in a browser while it goes on, see `sparkdl ui`.
+
+        A program prints the address of the page, and a notebook shows the page in a frame. The
+        page ends with the program.
+
+        Args:
+            port: the port on this host; 0 takes a free one.
+            control: let the page cancel, pause and change runs, add trials, and write tags and
+                notes.
+
+        Returns:
+            The page, with its `url`, and with `wait()` and `stop()`.
+
+        Raises:
+            ConfigError: if the packages of the extra `ui` are not installed, or if the port cannot
+                be used.
+        """
+        return Actions.ui(self.path, port=port, control=control)
+
+    @property
+    def size(self) -> int:
+        """The size of all files in the run directory, in bytes. Each file is looked up."""
+        return sum(folders.files_in(self.path).values())
+
+    def delete(self) -> None:
+        """Remove the run directory with all its files.
+
+        Raises:
+            RunExistsError: if the driver of the run is alive, or a model in the registry comes from
+                the run. Nothing was removed.
+            OSError: if a file could not be removed.
+        """
+        delete_run(self.path, self.id)
+
+    # ---- tables
 
     def __repr__(self) -> str:
         return f"<{self.view().headline}>"

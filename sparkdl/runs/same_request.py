@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkdl.errors import RunExistsError
-from sparkdl.runs.control import enqueued_params
+from sparkdl.runs.commands import enqueued_params
 from sparkdl.runs.description import RunDescription
 from sparkdl.runs.journal import JournalContent
 from sparkdl.runs.run import Run
-
-__all__ = ["check_same", "difference"]
 
 
 def check_same(

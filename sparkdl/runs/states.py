@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sparkdl.metric_names import direction_of_name
-
-__all__ = [
-    "WRONG_METRIC",
-    "Failure",
-    "RunState",
-    "TrialState",
-    "Verdict",
-    "evaluate_metric",
-    "lacks_metric",
-    "natural_state",
-    "why_no_value",
-]
-
+from sparkdl.training.metric_names import direction_of_name
 
 # The beginning of the note of a COMPLETE trial without a value.
 _NO_VALUE = "the trial has no value"
@@ -29,17 +16,21 @@ _NO_VALUE = "the trial has no value"
 WRONG_METRIC = "which metric= names"
 
 
-class _Text(str, Enum):
+class TextEnum(str, Enum):
+    """An enumeration of texts, whose members are equal to their texts and print as these."""
+
     def __str__(self) -> str:
         return str(self.value)
 
+
+class _State(TextEnum):
     @property
     def is_final(self) -> bool:
         """True if no other state follows."""
         return self.value not in ("WAITING", "RUNNING", "PAUSED", "LOST")
 
 
-class Failure(str, Enum):
+class Failure(TextEnum):
     """The kind of a failure, which decides whether another attempt may succeed."""
 
     EXCEPTION = "exception"
@@ -52,11 +43,8 @@ class Failure(str, Enum):
     TIMEOUT = "timeout"
     PORT = "port taken"
 
-    def __str__(self) -> str:
-        return str(self.value)
 
-
-class RunState(_Text):
+class RunState(_State):
     """The state of a run. Equal to its name: `run.state == "COMPLETE"`."""
 
     RUNNING = "RUNNING"
@@ -65,7 +53,7 @@ class RunState(_Text):
     CANCELLED = "CANCELLED"
 
 
-class TrialState(_Text):
+class TrialState(_State):
     """The state of a trial.
 
     PAUSED: the pruner lets it wait; it goes on from its checkpoint if it is among the best.
@@ -114,9 +102,9 @@ class Verdict:
 
 def evaluate_metric(
     outputs: Mapping[str, Any],
-    reported: Mapping[str, float],
+    last_values: Mapping[str, float],
     metric: str | None,
-    needed: bool = False,
+    is_needed: bool = False,
     direction: str | None = None,
 ) -> Verdict:
     """Return the value of the metric, and the state that it gives the trial.
@@ -124,9 +112,9 @@ def evaluate_metric(
     Args:
         outputs: the values that the training function returned, by name. A plain number is stored
             under the name of the metric, or under `value` if no metric was named.
-        reported: the last reported value of each name, used if `outputs` lacks the metric.
+        last_values: the last reported value of each name, used if `outputs` lacks the metric.
         metric: the name of the metric; None takes the only number, if there is exactly one.
-        needed: the trial is INVALID if there is no number.
+        is_needed: the trial is INVALID if there is no number.
         direction: `max` or `min`, the direction by which trials are compared; None if they are not
             compared. If no metric was named, a number whose name tells the other direction has no
             value.
@@ -138,8 +126,8 @@ def evaluate_metric(
         "metric 'accuracy' is nan"
     """
     if metric is None:
-        numbers = {k: v for k, v in outputs.items() if _is_number(v)} or dict(reported)
-        if len(numbers) != 1 and needed:
+        numbers = {k: v for k, v in outputs.items() if _is_number(v)} or dict(last_values)
+        if len(numbers) != 1 and is_needed:
             names = ", ".join(numbers) or "none"
             reason = f"a search needs one number, but the trial has: {names}. Name it with metric="
             return Verdict(TrialState.INVALID, None, reason)
@@ -149,15 +137,15 @@ def evaluate_metric(
         metric = next(iter(numbers))
         if direction and direction_of_name(metric) not in (None, direction):
             reason = _unclear_direction(metric, direction)
-            if needed:
+            if is_needed:
                 return Verdict(TrialState.INVALID, None, reason)
             return Verdict(TrialState.COMPLETE, None, note=f"{_NO_VALUE}: {reason}")
-    value = outputs.get(metric, reported.get(metric))
-    if metric not in outputs and metric not in reported:
-        names = ", ".join({**outputs, **reported}) or "nothing"
-        near = difflib.get_close_matches(metric, [*outputs, *reported], n=1)
+    value = outputs.get(metric, last_values.get(metric))
+    if metric not in outputs and metric not in last_values:
+        names = ", ".join({**outputs, **last_values}) or "nothing"
+        near = difflib.get_close_matches(metric, [*outputs, *last_values], n=1)
         remedy = f". Return it under this name, or pass metric={near[0]!r}" if near else ""
-        reason = f"{_missing(metric)}; got {names}{remedy}"
+        reason = f"{_missing_text(metric)}; got {names}{remedy}"
         return Verdict(TrialState.INVALID, None, reason)
     if not _is_number(value) or not math.isfinite(value):
         return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
@@ -174,10 +162,10 @@ def why_no_value(notes: Iterable[str | None]) -> str:
 
 def lacks_metric(error: str | None, metric: str) -> bool:
     """Return True if a trial is INVALID because it has no value under the name of the metric."""
-    return (error or "").startswith(_missing(metric))
+    return (error or "").startswith(_missing_text(metric))
 
 
-def _missing(metric: str) -> str:
+def _missing_text(metric: str) -> str:
     return f"metric {metric!r} was neither returned nor reported"
 
 

@@ -5,13 +5,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json, to_json
-from sparkdl.runs.layout import FORMAT, RunPaths
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json, to_json
+from sparkdl.files.layout import FORMAT, RunPaths
 from sparkdl.runs.run import Run
 from sparkdl.runs.trial import Trial
-
-__all__ = ["COLUMNS", "METRIC", "PARAM", "parse_summary", "summarize", "write_summary"]
 
 _STATES = ("COMPLETE", "FAILED", "PRUNED")
 COLUMNS = (

@@ -12,8 +12,6 @@ from sparkdl.runs.trial import Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["View", "cell", "frame", "grid", "html", "padded", "running", "text", "unnamed"]
-
 # A longer run shows its best trials and its failures; to_pandas() has all trials.
 MAX_ROWS = 40
 
@@ -45,7 +43,7 @@ class View:
         metric: the title of the column of values.
         goal: the direction and the name of each metric, such as `highest accuracy`.
         path: the run directory.
-        others: the names of further metrics, for a run with several metrics.
+        other_metrics: the names of further metrics, for a run with several metrics.
         means: the mean and the standard deviation of each configuration, for a run with repeats.
         num_complete: the number of COMPLETE trials of each configuration.
         repeats: the number of trials of each configuration.
@@ -61,7 +59,7 @@ class View:
     metric: str
     path: str
     goal: str
-    others: Sequence[str] = ()
+    other_metrics: Sequence[str] = ()
     means: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     num_complete: Mapping[int, int] = field(default_factory=dict)
     repeats: int = 1
@@ -76,7 +74,7 @@ class View:
         return self.pareto or self.ranked[:1]
 
     @functools.cached_property
-    def shown(self) -> Sequence[Trial]:
+    def shown_trials(self) -> Sequence[Trial]:
         """The trials that have a row. The states of a live run change while it is shown."""
         if len(self.trials) <= MAX_ROWS:
             return self.trials
@@ -86,7 +84,7 @@ class View:
 
     def hidden(self) -> str:
         """Return a line about the trials without a row; empty if every trial has a row."""
-        count = len(self.trials) - len(self.shown)
+        count = len(self.trials) - len(self.shown_trials)
         return f"... {count} more trials: run.to_pandas() has all of them" if count else ""
 
     def footlines(self) -> list[str]:
@@ -184,7 +182,7 @@ def _column_name(name: str, params: Mapping[str, Any]) -> str:
 
 def _columns(view: View) -> list[tuple[str, list[str]]]:
     """Return the title and the cells of each column of the short table."""
-    trials, best = view.shown, view.starred
+    trials, best = view.shown_trials, view.starred
     names = dict.fromkeys(name for trial in trials for name in trial.params)
     columns = [
         ("trial", [f"{t.number}{' *' if t in best else ''}" for t in trials]),
@@ -202,7 +200,7 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
         columns.append((title, [_number_of(t, name) for t in trials]))
     if view.means:
         columns.append(("mean", [view.mean(t) for t in trials]))
-    for name in view.others:
+    for name in view.other_metrics:
         numbers = [
             None if n is None else t.metrics.get(name) for t, n in zip(trials, values, strict=True)
         ]
@@ -228,14 +226,14 @@ def unnamed(trials: Sequence[Trial], metric: str | None) -> list[str]:
 
 
 def running(
-    trials: Sequence[Trial], steps: Mapping[int, int], started: Mapping[int, float], metric: str
+    trials: Sequence[Trial], steps: Mapping[int, int], seconds: Mapping[int, float], metric: str
 ) -> list[tuple[str, list[str]]]:
     """Return the title and the cells of each column of the table of running trials.
 
     Args:
         trials: the trials to show.
         steps: the last reported step of each trial, by number.
-        started: seconds since the start of each trial, by number.
+        seconds: seconds since the start of each trial, by number.
         metric: the metric to show; of a trial that has not reported it, the first metric.
     """
     names = dict.fromkeys(name for trial in trials for name in trial.params)
@@ -247,7 +245,7 @@ def running(
     values = [t.metrics.get(metric, next(iter(t.metrics.values()), None)) for t in trials]
     columns.append((metric, ["" if v is None else _number(v) for v in values]))
     columns.append(("step", [str(steps.get(t.number, "")) for t in trials]))
-    return [*columns, ("seconds", [f"{started[t.number]:.0f}" for t in trials])]
+    return [*columns, ("seconds", [f"{seconds[t.number]:.0f}" for t in trials])]
 
 
 def _number_of(trial: Trial, name: str) -> str:
@@ -292,7 +290,7 @@ def html(view: View) -> str:
     head = "".join(_td(title, title, "font-weight:bold") for title in titles)
     body = []
     rows = zip(*(cells for _, cells in columns), strict=True)
-    for trial, cells in zip(view.shown, rows, strict=True):
+    for trial, cells in zip(view.shown_trials, rows, strict=True):
         style = "font-weight:bold" if trial in view.starred else ""
         color = _COLORS.get(trial.state, "inherit")
         cells_html = "".join(

@@ -1,25 +1,24 @@
 """Runs on the driver. A trial, live or loaded from its run directory."""
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl import checkpoints, model_formats, storage
+from sparkdl import checkpoints
 from sparkdl.checkpoints import Checkpoint
-from sparkdl.jsonl import read_lines
+from sparkdl.errors import ConfigError
+from sparkdl.files import model_formats, storage
+from sparkdl.files.jsonl import read_lines
+from sparkdl.files.layout import EXACT, TrialPaths
 from sparkdl.runs import trial_files
 from sparkdl.runs.actions import Actions
 from sparkdl.runs.events import TrialChanged
-from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Trial", "Usage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +90,7 @@ class Trial:
         usage: the time and the resources that the trial used.
         spans: the start and the end of each attempt, in seconds since 1970; the end of a running
             attempt is None.
+        span_states: the states in which the attempts that have ended did so.
         metric: the metric of the run, of several metrics the first; None if none was named.
         direction: `max` if larger values of the metric are better, else `min`.
         exception: the user's exception; only on the driver that ran the trial.
@@ -114,6 +114,7 @@ class Trial:
     attempts: int = 0
     usage: Usage = Usage()
     spans: list[tuple[float, float | None]] = field(default_factory=list)
+    span_states: list[TrialState] = field(default_factory=list)
     metric: str | None = None
     direction: str = "max"
     exception: BaseException | None = field(default=None, compare=False)
@@ -136,10 +137,21 @@ class Trial:
     def result(self) -> Any:
         """The value that the training function returned; None without one.
 
-        Numbers, text, lists and dicts are as they were returned; a tuple is a list, an array is a
-        list of numbers, and a file is the path of its copy, relative to `path`. `outputs` has the
-        same by name: a value without a name is there as `value`, or under the metric's name.
+        Numbers, text, bytes, lists, tuples, sets and dicts are as they were returned; an array or
+        tensor of any framework is an array of NumPy, and a file is the path of its copy, relative
+        to `path`. A model of Keras, PyTorch or scikit-learn was kept as a file, and is loaded from
+        it. `outputs` has the same by name, in JSON values: lists for tuples and arrays, and paths
+        for models. A value without a name is there as `value`, or under the metric's name.
+
+        Raises:
+            NotKeptError: if a part of the value is another object, which could not be kept, or
+                is a model whose classes this process does not know.
         """
+        if self._shape == EXACT:
+            # The readers of models are not imported for tables and commands.
+            from sparkdl.runs.results import returned_value
+
+            return returned_value(self.path)
         values = list(self.outputs.values())
         if self._shape == "list":
             return values
@@ -168,6 +180,9 @@ class Trial:
 
     def _reports(self) -> list[dict[str, Any]]:
         """Return the reports of all attempts, each up to the step from which the next continued."""
+        # Imported late: the table of the runs needs no reports.
+        from sparkdl.runs.attempts import merge_attempts
+
         paths = TrialPaths(self.path)
         superseded = sorted(
             int(name) for name in storage.list_names(paths.attempts) if name.isdigit()
@@ -271,22 +286,35 @@ class Trial:
 
     @property
     def model_path(self) -> str:
-        """The path or URL of the model: among the outputs, otherwise in `checkpoint`.
+        """The path or URL of the model: an output, in `checkpoint`, or left in its directory.
 
         Raises:
-            ConfigError: if the trial has no model, or its outputs contain several.
+            ConfigError: if the trial has no model, or several of which none is named `model`.
         """
         return trial_files.model_url(self.path, self.outputs, self.checkpoint_of_value)
 
     def model(self) -> Any:
-        """Load the model into this process: a Keras model, or the object of a SavedModel.
+        """Load the model into this process: what Keras, PyTorch or scikit-learn had returned.
+
+        Returns:
+            The Keras model, the object of a SavedModel, or the returned model of PyTorch or
+            scikit-learn.
 
         Raises:
             ConfigError: if the trial has no model, or its outputs contain several.
             ValueError: if Keras does not know a class of the model: register the class, or import
                 the module that registers it.
         """
-        return model_formats.load_model(Path(trial_files.local_copy(self.model_path)))
+        try:
+            url = self.model_path
+        except ConfigError:
+            # Imported late: the table of the runs needs no returned values.
+            from sparkdl.runs.results import returned_model
+
+            if (model := returned_model(self.path)) is None:
+                raise
+            return model
+        return model_formats.load_model(Path(trial_files.local_copy(url)))
 
     def artifact(self, name: str, to: str | os.PathLike[str] | None = None) -> str:
         """Return the local path of a file or folder that the training function returned.
@@ -349,28 +377,13 @@ class Trial:
 
     def _apply_time(self, now: float, lasted_s: float) -> None:
         if self.state == TrialState.RUNNING:
+            # An attempt whose end nobody has told was lost with its driver.
+            self.span_states += [TrialState.LOST] * (len(self.spans) - len(self.span_states))
             self.spans.append((now, None))
         elif self.spans and self.spans[-1][1] is None:
             # The driver learns of a start with a delay, so the duration of the task decides.
             begun = min(self.spans[-1][0], now - lasted_s)
             self.spans[-1] = (begun, max(begun, now))
+            is_repeated = self.state == TrialState.WAITING
+            self.span_states.append(TrialState.LOST if is_repeated else self.state)
             self._unmeasured_s = round(max(0.0, now - begun), 4)
-
-
-def merge_attempts(attempts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the rows of all attempts, each up to the step at which a later attempt began.
-
-    Args:
-        attempts: the reported rows of each attempt, earliest attempt first.
-
-    Example:
-        >>> first = [{"step": 1}, {"step": 2}, {"step": 3, "cut": True}]
-        >>> merge_attempts([first, [{"step": 3}, {"step": 4}]])
-        [{'step': 1}, {'step': 2}, {'step': 3}, {'step': 4}]
-    """
-    merged: list[dict[str, Any]] = []
-    end = math.inf
-    for rows in reversed(attempts):
-        merged = [row for row in rows if row["step"] < end] + merged
-        end = min(end, rows[0]["step"]) if rows else end
-    return merged

@@ -8,12 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from sparkdl import storage
 from sparkdl.checkpoints import Checkpoint
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.model_formats import is_model, is_model_file
-
-__all__ = ["artifact_url", "local_copy", "model_url"]
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.model_formats import is_model, is_model_file, left_models
 
 # A longer text among the outputs of a trial is no path, and one with a longer part in bytes.
 MAX_PATH, MAX_NAME = 1000, 255
@@ -24,7 +23,8 @@ def model_url(
 ) -> str:
     """Return the URL of a trial's model.
 
-    The model is among the outputs of the trial or, if the outputs contain none, in a checkpoint.
+    The model is among the outputs of the trial or, if the outputs contain none, in a checkpoint, or
+    what the function has left in its working directory.
 
     Args:
         trial: the folder of the trial.
@@ -32,7 +32,7 @@ def model_url(
         checkpoint: returns the checkpoint of the trial's value; called if it is needed.
 
     Raises:
-        ConfigError: if the trial has no model, or its outputs contain several.
+        ConfigError: if the trial has no model, or several of which none is named `model`.
     """
     returned = dict(_models(trial, outputs))
     name = f"trial {trial.rsplit('/', 1)[-1]} of {trial}"
@@ -44,12 +44,21 @@ def model_url(
         )
     if returned:
         return returned.get("model") or next(iter(returned.values()))
-    chosen = checkpoint()
-    for file in chosen.files if chosen else ():
+    newest = checkpoint()
+    for file in newest.files if newest else ():
         if is_model_file(file):
-            return storage.join(chosen.url, file) if chosen else ""
-    if chosen:
-        text = f"its checkpoint {chosen.url} contains {', '.join(chosen.files)}"
+            return storage.join(newest.url, file) if newest else ""
+    # A value that is kept as a whole may be, or contain, the model: it is not one that was left.
+    left = [] if storage.exists(TrialPaths(trial).result) else left_models(trial)
+    if len(left) > 1:
+        raise ConfigError(
+            f"{name} returned no model, and left {len(left)} of them: {', '.join(left)}. Pass the "
+            "path of one of them, or return one from train: {'model': 'model.keras'}."
+        )
+    if left:
+        return left[0]
+    if newest:
+        text = f"its checkpoint {newest.url} contains {', '.join(newest.files)}"
     else:
         text = "the trial has no checkpoint"
     raise ConfigError(

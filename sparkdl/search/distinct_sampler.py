@@ -12,8 +12,6 @@ from optuna.trial import FrozenTrial, TrialState
 from sparkdl.search.space.points import UntriedPoints
 from sparkdl.search.space.spaces import Dimension, Space
 
-__all__ = ["DistinctSampler"]
-
 # The sampler is asked this many times for a point; after that, a random one is taken. With few
 # points left, or while trials run whose values it does not know, it proposes the same ones again.
 MAX_PROPOSALS = 5
@@ -50,8 +48,8 @@ class DistinctSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return a point that may be tried; if there is none, what the sampler proposes."""
-        chosen = trial.system_attrs.get("fixed_params", {})
-        fixed = {name: chosen[name] for name in self._distributions if name in chosen}
+        user_params = trial.system_attrs.get("fixed_params", {})
+        fixed = {name: user_params[name] for name in self._distributions if name in user_params}
         own = self._sampler.infer_relative_search_space(study, trial)
         for _ in range(MAX_PROPOSALS):
             proposed = self._sampler.sample_relative(study, trial, own)
@@ -61,12 +59,12 @@ class DistinctSampler(BaseSampler):
         drawn = self._points.draw(self._choose, fixed)
         return point if drawn is None else drawn
 
-    def _point(self, study: Study, trial: FrozenTrial, known: Mapping[str, Any]) -> dict[str, Any]:
+    def _point(self, study: Study, trial: FrozenTrial, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a point with known values; the sampler chooses the others one by one."""
 
         def sample(name: str, dimension: Dimension) -> Any:
-            if name in known:
-                return known[name]
+            if name in values:
+                return values[name]
             if dimension.num_values == 1:  # Samplers are not asked for such a value.
                 return (dimension.all_values() or [])[0]
             return self._sampler.sample_independent(study, trial, name, self._distributions[name])

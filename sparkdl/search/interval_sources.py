@@ -13,8 +13,6 @@ from sparkdl.search.population_settings import REPLAY
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.trial_source import RequestRefused, TrialSource
 
-__all__ = ["IntervalSource"]
-
 
 class IntervalSource(TrialSource):
     """A source whose trials are intervals of training, of a population or of one schedule.
@@ -86,7 +84,7 @@ class IntervalSource(TrialSource):
             "search with initial_params= in its place."
         )
 
-    def ended(self, trial: Trial) -> None:
+    def observe_end(self, trial: Trial) -> None:
         """Validate that another trial can continue from one that has ended.
 
         Raises:

@@ -19,10 +19,8 @@ from optuna.distributions import (
 from optuna.trial import BaseTrial
 
 from sparkdl import context
-from sparkdl.runs.redact import mask_params
-from sparkdl.runs.secret_names import known_secrets
-
-__all__ = ["RemoteTrial", "call_objective"]
+from sparkdl.secrets.masks import mask_params
+from sparkdl.secrets.names import known_secrets
 
 
 def call_objective(
@@ -116,6 +114,10 @@ class RemoteTrial(BaseTrial):
         """Add a value to the trial's `outputs`, beside the values that the objective returns."""
         self._user_attrs[key] = value
 
+    def set_system_attr(self, key: str, value: Any) -> None:
+        """Refuse; before Optuna 5, samplers of Optuna keep values of their own so."""
+        raise NotImplementedError(f"{key!r} is not kept: expected set_user_attr(name, value).")
+
     def set_constraint(self, key: str, value: float) -> None:
         """Report a constraint: a value above 0 is the amount by which the trial violates it."""
         context.this_reporter().ask(constraint=key, of=float(value))
@@ -135,6 +137,11 @@ class RemoteTrial(BaseTrial):
     def user_attrs(self) -> dict[str, Any]:
         """The values set by `set_user_attr`."""
         return dict(self._user_attrs)
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """Nothing; see `set_system_attr`."""
+        return {}
 
     @property
     def datetime_start(self) -> datetime.datetime | None:

@@ -4,8 +4,6 @@ from typing import Any
 
 import optuna
 
-__all__ = ["new_study"]
-
 
 def new_study(**arguments: Any) -> optuna.Study:
     """Return a new study.

@@ -19,8 +19,6 @@ from sparkdl.search.space.dimensions import Dimension
 from sparkdl.search.space.points import UntriedPoints
 from sparkdl.search.space.spaces import Space
 
-__all__ = ["Interval", "Population", "first_intervals"]
-
 # A member waits while it has trained more than this many intervals more than the least trained one.
 # The search ends with the share of the slowest member in any case, so waiting costs little.
 MAX_LEAD = 2

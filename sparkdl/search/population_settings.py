@@ -7,8 +7,6 @@ from typing import Any
 from sparkdl.errors import ConfigError
 from sparkdl.options import check_count, suggest_synonym
 
-__all__ = ["PBT", "REPLAY", "PopulationSettings", "is_scheduled"]
-
 PBT = "pbt"
 # Replays the schedule of a trial; `experiment.replay` passes it.
 REPLAY = "replay"
@@ -63,23 +61,23 @@ class PopulationSettings:
         Raises:
             ConfigError: if an argument is unknown or invalid.
         """
-        given = {} if isinstance(algorithm, str) else algorithm.get(PBT)
-        if not isinstance(given, Mapping) or (
+        settings = {} if isinstance(algorithm, str) else algorithm.get(PBT)
+        if not isinstance(settings, Mapping) or (
             not isinstance(algorithm, str) and len(algorithm) > 1
         ):
             raise ConfigError(
                 f"algorithm is {algorithm!r}; expected a name, an Optuna sampler, or a dict such "
                 "as {'pbt': {'population': 8, 'quantile': 0.25}}."
             )
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
+        names = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in names:
                 raise ConfigError(
                     f"algorithm 'pbt' has no argument {name!r}."
-                    f"{suggest_synonym(str(name), known, _SYNONYMS)} Its arguments are "
-                    f"{', '.join(known)}."
+                    f"{suggest_synonym(str(name), names, _SYNONYMS)} Its arguments are "
+                    f"{', '.join(names)}."
                 )
-        return cls(**given)
+        return cls(**settings)
 
 
 def is_scheduled(algorithm: Any) -> bool:

@@ -17,8 +17,6 @@ from sparkdl.search.study import Study
 from sparkdl.search.study_source import StudySource
 from sparkdl.search.trial_records import numbers_of, read_records
 
-__all__ = ["PromotingSource"]
-
 
 class PromotingSource(StudySource):
     """A source whose trials pause at rungs, see `Promotion`.
@@ -41,9 +39,9 @@ class PromotingSource(StudySource):
         self._rule = promotion_of(NamedPruner.of(search.pruner), opened.run.direction)
         # The number of the reports of each trial, and the step of the last one.
         self._counts = ReportNumbers()
-        self._reported: dict[int, tuple[int, int]] = {}
+        self._last_reports: dict[int, tuple[int, int]] = {}
         # The reports at rungs about which nothing is decided yet: number, step and value.
-        self._due: dict[int, list[tuple[int, int, float]]] = {}
+        self._undecided: dict[int, list[tuple[int, int, float]]] = {}
         self._pausing: list[Trial] = []
         self._has_checkpoints = False
         self.answers_requests = True
@@ -60,9 +58,9 @@ class PromotingSource(StudySource):
         for event in events:
             if isinstance(event, ReportsReceived):
                 for (number, _, _), report in zip(event.reports, numbers_of(event), strict=True):
-                    known = records[number].reports
-                    if report in known and report + 1 in self._rule.rungs(number)[:1]:
-                        self._reach(trials[number], report + 1, known[report])
+                    reports = records[number].reports
+                    if report in reports and report + 1 in self._rule.rungs(number)[:1]:
+                        self._reach(trials[number], report + 1, reports[report])
         if all(trial.state.is_final for trial in trials):
             self._rule.close()  # More trials do not compete with those of a search that has ended.
         changed = []
@@ -72,9 +70,9 @@ class PromotingSource(StudySource):
                 continue
             has_stayed, is_paused = self._has_stayed(trial), trial.state == TrialState.PAUSED
             if has_stayed and not is_paused:
-                changed.append(_changed(trial, TrialState.PAUSED))
+                changed.append(_change_of(trial, TrialState.PAUSED))
             elif is_paused and not has_stayed:  # With the arguments of another pruner.
-                changed.append(_changed(trial, TrialState.WAITING))
+                changed.append(_change_of(trial, TrialState.WAITING))
         self._opened.record(*changed)
 
     def _has_stayed(self, trial: Trial) -> bool:
@@ -85,7 +83,7 @@ class PromotingSource(StudySource):
         if trial.failure is not None:  # It runs again, wherever it has failed.
             self._rule.promote(trial.number)
             return False
-        count, _ = self._reported.get(trial.number, (0, -1))
+        count, _ = self._last_reports.get(trial.number, (0, -1))
         rung = self._rule.last_rung(trial.number)
         # A driver may have ended between its decision and the end of the process. If the trial is
         # among the best, it goes on at once.
@@ -112,7 +110,7 @@ class PromotingSource(StudySource):
         """Let a paused trial go on, or create one more trial."""
         for trial in self._promotable():
             self._rule.promote(trial.number)
-            self._opened.record(_changed(trial, TrialState.WAITING))
+            self._opened.record(_change_of(trial, TrialState.WAITING))
             return trial
         return super().next()
 
@@ -131,29 +129,29 @@ class PromotingSource(StudySource):
 
     def rungs_of(self, trial: Trial) -> tuple[tuple[int, ...], tuple[int, int]]:
         """Return the numbers of reports at which a trial asks, and what it has reported before."""
-        return self._rule.rungs(trial.number), self._reported.get(trial.number, (0, -1))
+        return self._rule.rungs(trial.number), self._last_reports.get(trial.number, (0, -1))
 
     # ---- reports and requests of running trials
 
     def observe_reports(
-        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], are_over: bool = False
     ) -> list[Trial]:
         """Count reports, and return the trials that were told to pause since the last call."""
-        self._notes.reported(reports)
+        self._notes.on_reports(reports)
         self._count(self._reported_values(reports))
         pausing, self._pausing = self._pausing, []
         return pausing
 
     def _count(self, values: Sequence[tuple[Trial, int, float]]) -> None:
         for trial, step, value in values:
-            self._notes.heard(trial, step)
+            self._notes.on_report_to_pruner(trial, step)
             # As in `Rungs`, steps count from 0.
             number = self._counts.next(trial.configuration, step) if step >= 0 else None
             if number is None:
                 continue
-            self._reported[trial.number] = number + 1, step
+            self._last_reports[trial.number] = number + 1, step
             if number + 1 in self._rule.rungs(trial.number):
-                self._due.setdefault(trial.number, []).append((number + 1, step, value))
+                self._undecided.setdefault(trial.number, []).append((number + 1, step, value))
 
     def answer(self, trial: Trial, request: Mapping[str, Any]) -> Any:
         """Return True if a trial that has reached a rung goes on."""
@@ -165,7 +163,7 @@ class PromotingSource(StudySource):
 
     def _decide(self, trial: Trial) -> None:
         """Decide whether a trial goes on from the rungs that it has reached since the last time."""
-        for rung, step, value in self._due.pop(trial.number, ()):
+        for rung, step, value in self._undecided.pop(trial.number, ()):
             report = (trial.number, step, value)
             self._opened.journal.write([ReportsReceived(reports=[report], numbers=[rung - 1])])
             self._study.report(trial.configuration, rung - 1, value)
@@ -190,9 +188,9 @@ class PromotingSource(StudySource):
         """Return True if a trial waits at a rung."""
         return self._rule.is_paused(trial.number)
 
-    def dropped(self) -> list[Trial]:
+    def take_dropped(self) -> list[Trial]:
         """Return the paused trials that never go on; each is returned once."""
-        trials = [self._opened.run.trials[number] for number in self._rule.dropped()]
+        trials = [self._opened.run.trials[number] for number in self._rule.trials_to_drop()]
         dropped = [trial for trial in trials if trial.state == TrialState.PAUSED]
         self.drop(dropped)
         return dropped
@@ -209,14 +207,14 @@ class PromotingSource(StudySource):
         if self._rule.is_paused(trial.number):
             self._pausing.append(trial)
 
-    def ended(self, trial: Trial) -> None:
+    def observe_end(self, trial: Trial) -> None:
         """Take note of the end of a trial, and of a rung about which it never asked."""
         if trial.state == TrialState.COMPLETE:
             self._decide(trial)
-        self._due.pop(trial.number, None)
+        self._undecided.pop(trial.number, None)
         self._rule.end(trial.number, _has_failed(trial))
         self._counts.forget(trial.configuration)
-        super().ended(trial)
+        super().observe_end(trial)
 
 
 def _has_failed(trial: Trial) -> bool:
@@ -224,5 +222,5 @@ def _has_failed(trial: Trial) -> bool:
     return trial.state not in (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-def _changed(trial: Trial, state: TrialState) -> TrialChanged:
+def _change_of(trial: Trial, state: TrialState) -> TrialChanged:
     return TrialChanged(number=trial.number, state=state)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 
 from sparkdl.search.pruners import NamedPruner
 
-__all__ = ["Asha", "Hyperband", "Promotion", "promotion_of"]
-
 # A trial never reports so often; the rungs of a trial without a known end are below.
 MOST_REPORTS = 2**31
 
@@ -93,7 +91,7 @@ class Promotion:
         climber.values.append(self._sign * value if math.isfinite(value) else -math.inf)
         bisect.insort(climber.bracket.ranked[level], (-climber.values[level], number))
         climber.is_paused = True
-        if number in self._chosen(climber.bracket, level):
+        if number in self._promotable_from(climber.bracket, level):
             climber.is_paused = False
         return not climber.is_paused
 
@@ -117,7 +115,9 @@ class Promotion:
             has_failed: it has no result, and leaves its places at the rungs to others.
         """
         climber = self._climbers[number]
-        climber.is_paused, climber.is_out, climber.has_failed = False, True, has_failed
+        climber.is_paused = False
+        climber.is_out = True
+        climber.has_failed = has_failed
 
     def close(self) -> None:
         """Take note that no trial is added any more."""
@@ -126,14 +126,14 @@ class Promotion:
         """Return the paused trials that may go on now, those of the highest rungs first."""
         raise NotImplementedError
 
-    def dropped(self) -> list[int]:
+    def trials_to_drop(self) -> list[int]:
         """Return the paused trials that can never go on."""
         return []
 
     def _bracket_of_next(self) -> Bracket:
         raise NotImplementedError
 
-    def _chosen(self, bracket: Bracket, level: int) -> list[int]:
+    def _promotable_from(self, bracket: Bracket, level: int) -> list[int]:
         """Return the trials that may go on from a rung, best first."""
         raise NotImplementedError
 
@@ -146,11 +146,11 @@ class Promotion:
         )
         return list(itertools.islice(best, count))
 
-    def _waiting(self, bracket: Bracket, level: int) -> list[int]:
+    def _waiting_trials(self, bracket: Bracket, level: int) -> list[int]:
         """Return the paused trials among those that may go on from a rung, best first."""
         return [
             number
-            for number in self._chosen(bracket, level)
+            for number in self._promotable_from(bracket, level)
             if self._climbers[number].is_paused and len(self._climbers[number].values) == level + 1
         ]
 
@@ -190,14 +190,14 @@ class Asha(Promotion):
         """Take note that no trial is added any more: the best of each rung goes on in any case."""
         self._is_closed = True
 
-    def _chosen(self, bracket: Bracket, level: int) -> list[int]:
+    def _promotable_from(self, bracket: Bracket, level: int) -> list[int]:
         count = len(bracket.ranked[level]) // self._reduction
         return self._best(bracket, level, max(count, int(self._is_closed)))
 
     def promotable(self) -> list[int]:
         """Return the paused trials that may go on now, those of the highest rungs first."""
         levels = range(len(self._bracket.rungs) - 1, -1, -1)
-        return [number for level in levels for number in self._waiting(self._bracket, level)]
+        return [number for level in levels for number in self._waiting_trials(self._bracket, level)]
 
 
 class Hyperband(Promotion):
@@ -243,7 +243,7 @@ class Hyperband(Promotion):
         if self._brackets:
             self._brackets[-1].size = len(self._brackets[-1].members)
 
-    def _chosen(self, bracket: Bracket, level: int) -> list[int]:
+    def _promotable_from(self, bracket: Bracket, level: int) -> list[int]:
         if not self._is_whole(bracket, level):
             return []
         size = max(1, len(bracket.members) // self._reduction ** (level + 1))
@@ -253,7 +253,7 @@ class Hyperband(Promotion):
         """Return True if all trials that can reach a rung have reached it."""
         if len(bracket.members) < bracket.size:
             return False
-        expected = self._chosen(bracket, level - 1) if level else bracket.members
+        expected = self._promotable_from(bracket, level - 1) if level else bracket.members
         if level and not expected and not self._is_whole(bracket, level - 1):
             return False
         climbers = [self._climbers[number] for number in expected]
@@ -265,17 +265,17 @@ class Hyperband(Promotion):
             number
             for bracket in self._brackets
             for level in range(len(bracket.rungs) - 1, -1, -1)
-            for number in self._waiting(bracket, level)
+            for number in self._waiting_trials(bracket, level)
         ]
 
-    def dropped(self) -> list[int]:
+    def trials_to_drop(self) -> list[int]:
         """Return the paused trials of whole rungs whose places others have taken."""
         dropped = []
         for bracket in self._brackets:
             for level in range(len(bracket.rungs)):
                 if not self._is_whole(bracket, level):
                     break
-                chosen = self._chosen(bracket, level)
+                chosen = self._promotable_from(bracket, level)
                 dropped += [
                     number
                     for _, number in bracket.ranked[level]

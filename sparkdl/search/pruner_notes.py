@@ -7,8 +7,6 @@ from typing import Any
 from sparkdl.runs import Trial
 from sparkdl.runs.states import TrialState
 
-__all__ = ["PrunerNotes"]
-
 # The number of trials after which it is known how a pruner behaves.
 NUM_FIRST = 20
 
@@ -33,17 +31,17 @@ class PrunerNotes:
         self._first_step = 0
         self._is_silent = pruner is None
 
-    def reported(self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]) -> None:
+    def on_reports(self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]) -> None:
         """Take note of all reports, also of those without the metric."""
         self._names.update(name for _, _, metrics in reports for name in metrics)
 
-    def heard(self, trial: Trial, step: int) -> None:
+    def on_report_to_pruner(self, trial: Trial, step: int) -> None:
         """Take note of a report that the pruner hears."""
         self._num_heard[trial.number] += 1
         if self._num_heard[trial.number] == 1:
             self._first_step = step
 
-    def stopped(self, trial: Trial) -> None:
+    def on_stop(self, trial: Trial) -> None:
         """Take note of a trial that the pruner stops."""
         if self._num_heard[trial.number] != 1 or trial.number in self._stopped_at_once:
             return
@@ -63,7 +61,7 @@ class PrunerNotes:
             "pruner='asha', which counts reports."
         )
 
-    def ended(self, trial: Trial) -> None:
+    def on_end(self, trial: Trial) -> None:
         """Take note of a trial that has ended."""
         self._num_ended += 1
         if self._is_silent or trial.state != TrialState.COMPLETE:

@@ -10,8 +10,6 @@ from sparkdl.options import check_count, suggest_synonym
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
 
-__all__ = ["PRUNERS", "NamedPruner", "ReportNumbers"]
-
 # The arguments of each pruner: the default, and the smallest value.
 _ARGUMENTS: dict[str, dict[str, tuple[int | None, int]]] = {
     "median": {"grace": (1, 1), "startup": (5, 0)},
@@ -64,22 +62,23 @@ class NamedPruner:
         Raises:
             ConfigError: if an argument is unknown or invalid. A name is validated elsewhere.
         """
-        named = {pruner: {}} if isinstance(pruner, str) else pruner
-        name, given = next(iter(named.items()), ("", {}))
-        if len(named) != 1 or name not in _ARGUMENTS or not isinstance(given, Mapping):
+        pruners = {pruner: {}} if isinstance(pruner, str) else pruner
+        name, options = next(iter(pruners.items()), ("", {}))
+        if len(pruners) != 1 or name not in _ARGUMENTS or not isinstance(options, Mapping):
             raise ConfigError(
                 f"pruner is {pruner!r}; expected one of {', '.join(PRUNERS)}, a dict such as "
                 "{'asha': {'grace': 3, 'reduction': 4}}, or an Optuna pruner."
             )
-        promotes = _promotes(name, given)
-        known = _PROMOTING[name] if promotes else _ARGUMENTS[name]
-        for argument in given:
-            if argument not in known and argument != PROMOTE:
+        promotes = _promotes(name, options)
+        valid_options = _PROMOTING[name] if promotes else _ARGUMENTS[name]
+        for argument in options:
+            if argument not in valid_options and argument != PROMOTE:
                 raise _unknown(name, str(argument), promotes)
-        arguments = {argument: default for argument, (default, _) in known.items()}
-        for argument in given.keys() - {PROMOTE}:
-            what, least = f"{argument!r} of pruner {name!r}", known[argument][1]
-            arguments[argument] = check_count(what, given[argument], least)
+        arguments = {argument: default for argument, (default, _) in valid_options.items()}
+        for argument in options.keys() - {PROMOTE}:
+            what = f"{argument!r} of pruner {name!r}"
+            least = valid_options[argument][1]
+            arguments[argument] = check_count(what, options[argument], least)
         if promotes:
             _check_most(name, arguments)
         return cls(name, arguments, promotes)
@@ -126,8 +125,8 @@ class NamedPruner:
         return rung == number
 
 
-def _promotes(name: str, given: Mapping[str, Any]) -> bool:
-    promotes = given.get(PROMOTE, False)
+def _promotes(name: str, options: Mapping[str, Any]) -> bool:
+    promotes = options.get(PROMOTE, False)
     if not isinstance(promotes, bool):
         raise ConfigError(
             f"{PROMOTE!r} of pruner {name!r} is {promotes!r}; expected True or False."
@@ -141,16 +140,16 @@ def _promotes(name: str, given: Mapping[str, Any]) -> bool:
 
 
 def _unknown(name: str, argument: str, promotes: bool) -> ConfigError:
-    known = [*(_PROMOTING[name] if promotes else _ARGUMENTS[name])]
+    names = [*(_PROMOTING[name] if promotes else _ARGUMENTS[name])]
     if argument in _PROMOTING.get(name, ()):
         return ConfigError(
             f"{argument!r} of pruner {name!r} needs {{{PROMOTE!r}: True}}. Add it, or remove "
             f"{argument!r}."
         )
-    known += [PROMOTE] if name in _PROMOTING else []
+    names += [PROMOTE] if name in _PROMOTING else []
     return ConfigError(
         f"pruner {name!r} has no argument {argument!r}."
-        f"{suggest_synonym(argument, known, _SYNONYMS)} Its arguments are {', '.join(known)}."
+        f"{suggest_synonym(argument, names, _SYNONYMS)} Its arguments are {', '.join(names)}."
     )
 
 
@@ -199,3 +198,20 @@ class ReportNumbers:
     def forget(self, configuration: int) -> None:
         """Count from 0 again, as the configuration has ended or starts from the beginning."""
         self._last.pop(configuration, None)
+
+
+def pruner_of(pruner: Any) -> "BasePruner":
+    """Return the pruner of this name or dict; an Optuna pruner is returned unchanged.
+
+    Raises:
+        ConfigError: if the name or an argument is invalid.
+    """
+    from optuna import pruners
+
+    if pruner is None:
+        return pruners.NopPruner()
+    if isinstance(pruner, str | Mapping):
+        return NamedPruner.of(pruner).build()
+    if not isinstance(pruner, pruners.BasePruner):
+        raise ConfigError(f"pruner is {pruner!r}; expected a name, a dict or an Optuna pruner.")
+    return pruner

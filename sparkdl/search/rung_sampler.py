@@ -18,8 +18,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from sparkdl.search.optuna_studies import new_study
 
-__all__ = ["RungSampler"]
-
 # A rung is modelled from this number of observations on, beyond the number of parameters: in BOHB,
 # N_min is d + 1, and a model needs two more.
 MORE_POINTS = 3

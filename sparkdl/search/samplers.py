@@ -1,5 +1,6 @@
-"""Runs on the driver. Create Optuna's samplers and pruners by name."""
+"""Runs on the driver. Create the samplers of a study."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -7,13 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from sparkdl.errors import ConfigError
-from sparkdl.search.pruners import NamedPruner
+from sparkdl.host.optional_packages import require
 from sparkdl.search.rung_sampler import RungSampler
-
-__all__ = ["pruner_of", "rung_sampler_of", "sampler_of"]
 
 # The number of trials that the samplers of Optuna draw at random before they learn.
 NUM_STARTUP = 10
@@ -22,7 +21,7 @@ NUM_STARTUP = 10
 BOHB_RANDOM = 1 / 3
 
 # Packages that samplers of Optuna need in addition to Optuna.
-_PACKAGES = {"gp": "torch", "cmaes": "cmaes"}
+_PACKAGES = {"gp": ("scipy", "torch"), "cmaes": ("cmaes",), "qmc": ("scipy",)}
 
 
 class _Sequence(optuna.samplers.QMCSampler):
@@ -35,17 +34,39 @@ class _Sequence(optuna.samplers.QMCSampler):
         # Scrambled, so that a sequence that starts again after a resume has different points. It
         # does not warn of each parameter that it leaves to chance; docs/search.md names them.
         super().__init__(scramble=True, warn_independent_sampling=False, seed=seed)
-        self._common = dict(common)
+        # Before Optuna 5, the sequence has no choices, and a search space with them is an error.
+        takes_choices = not hasattr(self, "_infer_initial_search_space")
+        self._is_conditional = bool(common)
+        self._common = {
+            name: distribution
+            for name, distribution in common.items()
+            if takes_choices or not isinstance(distribution, CategoricalDistribution)
+        }
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: optuna.trial.FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """See `BaseSampler`."""
-        return self._common or super().infer_relative_search_space(study, trial)
+        if self._is_conditional:
+            return self._common
+        return super().infer_relative_search_space(study, trial)
+
+
+def _tpe(multivariate: bool, **arguments: Any) -> optuna.samplers.BaseSampler:
+    """Return TPE with the defaults of Optuna 5; those of Optuna 4 are others."""
+    parameters = inspect.signature(optuna.samplers.TPESampler).parameters
+    # It does not warn of each parameter that only some trials have, as Optuna 4.9 and later.
+    warns = parameters.get("warn_independent_sampling")
+    if warns is not None and warns.default:
+        arguments["warn_independent_sampling"] = False
+    return optuna.samplers.TPESampler(multivariate=multivariate, constant_liar=True, **arguments)
 
 
 def sampler_of(
-    algorithm: Any, seed: int, common: Mapping[str, BaseDistribution] = MappingProxyType({})
+    algorithm: Any,
+    seed: int,
+    common: Mapping[str, BaseDistribution] = MappingProxyType({}),
+    num_metrics: int = 1,
 ) -> optuna.samplers.BaseSampler:
     """Return the sampler of this name; an Optuna sampler is returned unchanged.
 
@@ -53,6 +74,7 @@ def sampler_of(
         algorithm: the name, or an Optuna sampler.
         seed: the seed of the sampler.
         common: the distributions of the parameters that all trials have, if some have others, too.
+        num_metrics: the number of metrics that the search optimizes.
 
     Raises:
         ConfigError: if the name is unknown, or the sampler needs a package that is not installed.
@@ -63,9 +85,9 @@ def sampler_of(
         "random": optuna.samplers.RandomSampler,
         # The points of a grid are enqueued, so the sampler never chooses one.
         "grid": optuna.samplers.RandomSampler,
-        "tpe": optuna.samplers.TPESampler,
+        "tpe": partial(_tpe, num_metrics == 1),
         # Its random points are those of `RungSampler`.
-        "bohb": partial(optuna.samplers.TPESampler, n_startup_trials=0),
+        "bohb": partial(_tpe, True, n_startup_trials=0),
         "gp": optuna.samplers.GPSampler,
         # It does not warn of each parameter that it leaves to chance; docs/search.md names them.
         "cmaes": partial(optuna.samplers.CmaEsSampler, warn_independent_sampling=False),
@@ -74,7 +96,7 @@ def sampler_of(
     }
     if algorithm not in samplers:
         raise ConfigError(f"algorithm is {algorithm!r}; expected a name or an Optuna sampler.")
-    _check_package(algorithm)
+    _check_packages(algorithm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return samplers[algorithm](seed=seed % 2**32)  # NumPy takes 32 bits.
@@ -105,28 +127,6 @@ def rung_sampler_of(
     )
 
 
-def _check_package(algorithm: str) -> None:
-    package = _PACKAGES.get(algorithm)
-    try:
-        if package:
-            __import__(package)
-    except ImportError as exc:
-        raise ConfigError(
-            f"algorithm={algorithm!r} needs the package {package}, which is not installed on the "
-            f"driver. Run: pip install 'sparkdl[{algorithm}]'"
-        ) from exc
-
-
-def pruner_of(pruner: Any) -> optuna.pruners.BasePruner:
-    """Return the pruner of this name or dict; an Optuna pruner is returned unchanged.
-
-    Raises:
-        ConfigError: if the name or an argument is invalid.
-    """
-    if pruner is None:
-        return optuna.pruners.NopPruner()
-    if isinstance(pruner, str | Mapping):
-        return NamedPruner.of(pruner).build()
-    if not isinstance(pruner, optuna.pruners.BasePruner):
-        raise ConfigError(f"pruner is {pruner!r}; expected a name, a dict or an Optuna pruner.")
-    return pruner
+def _check_packages(algorithm: str) -> None:
+    for package in _PACKAGES.get(algorithm, ()):
+        require(package, f"algorithm={algorithm!r}", extra=algorithm)

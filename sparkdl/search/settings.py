@@ -9,13 +9,13 @@ from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, plain_number, suggest_synonym
-from sparkdl.runs.redact import mask_params
 from sparkdl.search.population_settings import PBT, REPLAY, PopulationSettings, is_scheduled
 from sparkdl.search.pruners import PRUNERS, NamedPruner
 from sparkdl.search.space.constraints import Constraints
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.points import UntriedPoints, count_points
 from sparkdl.search.space.spaces import Space
+from sparkdl.secrets.masks import mask_params
 
 __all__ = ["ALGORITHMS", "ALL_ALGORITHMS", "PRUNERS", "SearchSettings", "check_name"]
 
@@ -377,20 +377,20 @@ def _name_of(algorithm: Any) -> Any:
     return algorithm if is_name else f"{type(algorithm).__name__} object"
 
 
-def check_name(option: str, value: Any, known: Sequence[str | None]) -> None:
+def check_name(option: str, value: Any, valid_names: Sequence[str | None]) -> None:
     """Validate the name of an algorithm or a pruner; objects are not validated here.
 
     Args:
         option: `algorithm` or `pruner`.
         value: a name, an object, or None.
-        known: the valid names.
+        valid_names: the valid names.
 
     Raises:
         ConfigError: if the name is unknown.
     """
-    if not isinstance(value, str) or value in known:
+    if not isinstance(value, str) or value in valid_names:
         return  # `sampler_of` and `pruner_of` validate the type of an object.
-    names = [name for name in known if name]
+    names = [name for name in valid_names if name]
     hint = suggest_synonym(value.lower().replace(" ", ""), names, _SYNONYMS)
     raise ConfigError(
         f"{option} is {value!r}.{hint} Expected one of {', '.join(names)}, or an Optuna "

@@ -16,15 +16,14 @@ from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.distinct_sampler import DistinctSampler
 from sparkdl.search.optuna_studies import new_study
-from sparkdl.search.samplers import pruner_of, rung_sampler_of, sampler_of
+from sparkdl.search.pruners import pruner_of
+from sparkdl.search.samplers import rung_sampler_of, sampler_of
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.points import UntriedPoints, grid_points
 from sparkdl.search.space.spaces import Space
 from sparkdl.search.trial_records import TrialRecord
 from sparkdl.search.trial_source import RequestRefused
-
-__all__ = ["Study"]
 
 _DIRECTIONS = {
     "max": optuna.study.StudyDirection.MAXIMIZE,
@@ -69,7 +68,7 @@ class Study:
         if search.promotes:
             self._rungs = rung_sampler_of(search.algorithm, seed, storage, *objectives.values())
         common = self._space.common_distributions() if isinstance(self._space, Space) else {}
-        sampler = self._rungs or sampler_of(search.algorithm, seed, common)
+        sampler = self._rungs or sampler_of(search.algorithm, seed, common, len(objectives))
         self._points = None
         if isinstance(self._space, Space) and (search.num_points is not None or search.constraints):
             limits = (search.parsed_constraints, search.num_points)
@@ -137,7 +136,7 @@ class Study:
         configuration: int,
         params: Mapping[str, Any],
         record: TrialRecord,
-        chosen: Mapping[str, Any] = MappingProxyType({}),
+        user_params: Mapping[str, Any] = MappingProxyType({}),
     ) -> bool:
         """Add a configuration that an earlier driver proposed and that will run again.
 
@@ -145,14 +144,15 @@ class Study:
             configuration: the number of the configuration.
             params: its parameters.
             record: its history in the journal.
-            chosen: parameters that the user has chosen; an objective may not have requested them.
+            user_params: parameters that the user has chosen; an objective may not have requested
+                them.
 
         Returns:
             True if the pruner would stop the configuration after its last report.
         """
-        sampled, distributions = self._sampled(params, record)
-        self._tried(sampled)
-        self._study.enqueue_trial({**chosen, **sampled})
+        sampled, distributions = self._sampled_values(params, record)
+        self._remove_point(sampled)
+        self._study.enqueue_trial({**user_params, **sampled})
         self._trials[configuration] = self._study.ask(distributions)
         is_stopped = False
         for step, value in record.reports.items():
@@ -175,9 +175,9 @@ class Study:
             values: the values of the metrics if the state is COMPLETE.
             record: its history in the journal.
         """
-        self._tried(self._add(params, state, values, record or TrialRecord()))
+        self._remove_point(self._add(params, state, values, record or TrialRecord()))
 
-    def _tried(self, sampled: Mapping[str, Any]) -> None:
+    def _remove_point(self, sampled: Mapping[str, Any]) -> None:
         if self._points is not None:
             self._points.remove(sampled)
 
@@ -190,7 +190,7 @@ class Study:
     ) -> dict[str, Any]:
         """Add a configuration that has ended to the study; return its sampled values."""
         optuna_state = _OPTUNA_STATES.get(state, OptunaState.FAIL)
-        sampled, distributions = self._sampled(params, record)
+        sampled, distributions = self._sampled_values(params, record)
         reports = {step: value for step, value in record.reports.items() if math.isfinite(value)}
         if optuna_state is OptunaState.PRUNED and reports:
             values = [reports[max(reports)]]
@@ -206,7 +206,7 @@ class Study:
         )
         return sampled
 
-    def _sampled(
+    def _sampled_values(
         self, params: Mapping[str, Any], record: TrialRecord
     ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
         if isinstance(self._space, Space):
@@ -222,28 +222,30 @@ class Study:
 
     # ---- while trials run
 
-    def ask(self, configuration: int, chosen: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def ask(
+        self, configuration: int, user_params: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Return the parameters of a new configuration.
 
         The parameters are empty if the objective will request them.
 
         Args:
             configuration: the number of the configuration.
-            chosen: parameters that the user has chosen; the sampler chooses the others.
+            user_params: parameters that the user has chosen; the sampler chooses the others.
         """
-        if chosen is None:
-            chosen = next(filter(self._is_untried, self._queue), None)
+        if user_params is None:
+            user_params = next(filter(self._is_untried, self._queue), None)
         elif isinstance(self._space, Space):
-            chosen = self._space.sampled(chosen)
-        if chosen is not None:
-            self._study.enqueue_trial(dict(chosen))
+            user_params = self._space.sampled(user_params)
+        if user_params is not None:
+            self._study.enqueue_trial(dict(user_params))
         trial = self._trials[configuration] = self._study.ask()
         params: dict[str, Any] = {}
         if isinstance(self._space, Space):
             sampled = self._space.choose(
                 lambda name, dimension: _suggest(trial, name, dimension.distribution())
             )
-            self._tried(sampled)
+            self._remove_point(sampled)
             params = self._space.params(sampled)
         if callable(self._space):
             returned = self._space(trial)
@@ -252,8 +254,8 @@ class Study:
             params = {name: to_json_value(name, value) for name, value in returned.items()}
         return params
 
-    def _is_untried(self, queued: Mapping[str, Any]) -> bool:
-        return self._points is None or self._points.num_left(queued) != 0
+    def _is_untried(self, point: Mapping[str, Any]) -> bool:
+        return self._points is None or self._points.num_left(point) != 0
 
     def suggest(self, configuration: int, name: str, distribution_json: str) -> Any:
         """Return the value of a parameter that an objective requests.
@@ -308,7 +310,7 @@ class Study:
             value: the reported value.
         """
         if self._rungs is not None and math.isfinite(value):
-            self._rungs.add(rung, *self._sampled(params, TrialRecord()), value)
+            self._rungs.add(rung, *self._sampled_values(params, TrialRecord()), value)
 
     def should_prune(self, configuration: int) -> bool:
         """Return True if a configuration should be stopped, given its reports.

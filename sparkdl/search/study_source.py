@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.control import enqueued_params
+from sparkdl.runs.commands import enqueued_params
 from sparkdl.runs.events import (
     AttributesStored,
     CommandHandled,
@@ -20,7 +20,6 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.journal import read_journal
 from sparkdl.runs.opening import OpenRun
-from sparkdl.runs.redact import mask_params
 from sparkdl.runs.states import Failure, TrialState
 from sparkdl.search.pruner_notes import PrunerNotes
 from sparkdl.search.pruners import NamedPruner, ReportNumbers
@@ -29,8 +28,7 @@ from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.study import Study
 from sparkdl.search.trial_records import TrialRecord, read_records, stopped_trials, untold_trials
 from sparkdl.search.trial_source import RequestRefused, TrialSource
-
-__all__ = ["StudySource"]
+from sparkdl.secrets.masks import mask_params
 
 # Largest number of reports of a trial that one call passes to the study. A trial may report after
 # every batch, and the study is slow; all reports are in the trial's own file.
@@ -63,10 +61,10 @@ class StudySource(TrialSource):
         for trial in opened.run.trials:
             self._members.setdefault(trial.configuration, []).append(trial)
         self._params: dict[int, dict[str, Any]] = {}
-        self._stopped: set[int] = set()
+        self._stopped_trials: set[int] = set()
         # The trials of an objective whose next question about its last report is answered by yes,
         # and those whose question was.
-        self._judged, self._told = set[int](), set[int]()
+        self._condemned, self._answered = set[int](), set[int]()
         self._notes = PrunerNotes(search.pruner, self._metrics[0], notify)
         is_named = isinstance(search.pruner, str | Mapping)
         self._pruner = NamedPruner.of(search.pruner) if is_named else None
@@ -127,14 +125,14 @@ class StudySource(TrialSource):
             if state.is_final and all(member.number not in untold for member in members):
                 self._study.add_finished(first.params, state, self._values_of(members), record)
                 continue
-            chosen = enqueued.get(first.number, {})
-            is_stopped = self._study.resume(configuration, first.params, record, chosen)
+            user_params = enqueued.get(first.number, {})
+            is_stopped = self._study.resume(configuration, first.params, record, user_params)
             if state.is_final:
                 self._tell(configuration, state)
                 continue
             # The earlier driver may have ended between a report and what follows from it.
             if is_stopped and first.number in last:
-                (self._judged if self._is_objective else stopped).add(first.number)
+                (self._condemned if self._is_objective else stopped).add(first.number)
             for step, number in record.last:
                 self._numbers.restore(configuration, step, number)
         self.stopped = stopped
@@ -168,7 +166,9 @@ class StudySource(TrialSource):
     def _has_all_repeats(self, members: Sequence[Trial]) -> bool:
         """Return True if the source will create no more trials of a configuration."""
         first = members[0] if members else None
-        stopped = first and (first.number in self._stopped or first.state == TrialState.PRUNED)
+        stopped = first and (
+            first.number in self._stopped_trials or first.state == TrialState.PRUNED
+        )
         return len(members) in (0, self._search.repeats) or bool(stopped)
 
     def next(self) -> Trial:
@@ -181,15 +181,15 @@ class StudySource(TrialSource):
         return self._add(configuration, *self._ask(configuration))[0]
 
     def _ask(
-        self, configuration: int, chosen: Mapping[str, Any] | None = None
+        self, configuration: int, user_params: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, tuple[Any, str]]]:
         """Return the parameters of a new configuration, and the values that a function suggested.
 
         Args:
             configuration: the number of the configuration.
-            chosen: parameters that the user has chosen; None for none.
+            user_params: parameters that the user has chosen; None for none.
         """
-        params = self._study.ask(configuration, chosen)
+        params = self._study.ask(configuration, user_params)
         suggested = self._study.suggested(configuration) if callable(self._search.space) else {}
         for name, (_, distribution) in suggested.items():
             self._check_no_secret(name, distribution)
@@ -209,12 +209,12 @@ class StudySource(TrialSource):
         """
         configuration = len(self._members)
         # First what may be refused: a trial that is created here and not returned never runs.
-        asked = self._ask(configuration, params)
+        params_and_suggestions = self._ask(configuration, params)
         before = []
         while not self._has_all_repeats(self._newest):  # Only the newest may lack repeats.
             before.append(self.next())
         event = replace(event, number=len(self._opened.run.trials))
-        trials = self._add(configuration, *asked, self._search.repeats, [event])
+        trials = self._add(configuration, *params_and_suggestions, self._search.repeats, [event])
         self._num_enqueued += 1
         if self._num_trials is not None:
             self._num_trials += 1
@@ -249,7 +249,7 @@ class StudySource(TrialSource):
     # ---- reports and requests of running trials
 
     def observe_reports(
-        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], are_over: bool = False
     ) -> list[Trial]:
         """Pass reports to the study, in this order, and return the trials to stop."""
         if not self.prunes:
@@ -257,28 +257,28 @@ class StudySource(TrialSource):
         stopped: list[Trial] = []
         observed: list[tuple[int, int, float]] = []
         numbers: list[int] = []
-        self._notes.reported(reports)
-        for trial, step, value in self._heard(self._reported_values(reports)):
+        self._notes.on_reports(reports)
+        for trial, step, value in self._for_study(self._reported_values(reports)):
             number = self._number_of(trial, step, value)
-            if number is None or trial.number in self._stopped:
+            if number is None or trial.number in self._stopped_trials:
                 continue
             observed.append((trial.number, step, value))
             numbers.append(number)
-            self._told.discard(trial.number)  # An objective may go on.
+            self._answered.discard(trial.number)  # An objective may go on.
             self._study.report(trial.configuration, number, value)
-            self._notes.heard(trial, step)
+            self._notes.on_report_to_pruner(trial, step)
             # An objective that calls should_prune() is pruned by that call.
-            can_stop = not self._is_objective and not ended
+            can_stop = not self._is_objective and not are_over
             if can_stop and self._study.should_prune(trial.configuration):
-                self._notes.stopped(trial)
-                self._stopped.add(trial.number)
+                self._notes.on_stop(trial)
+                self._stopped_trials.add(trial.number)
                 stopped.append(trial)
         if observed:
             counted = numbers if self._pruner else None
             self._opened.journal.write([ReportsReceived(reports=observed, numbers=counted)])
         return [member for trial in stopped for member in self._members[trial.configuration]]
 
-    def _heard(self, values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:
+    def _for_study(self, values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:
         """Return the values that the study may hear."""
         # An objective that calls should_prune() expects a verdict based on every value it has
         # reported, and a pruner that counts reports must count all of them.
@@ -316,12 +316,12 @@ class StudySource(TrialSource):
             RequestRefused: if the request is invalid.
         """
         if "should_prune" in request:
-            is_stopped = trial.number in self._judged
+            is_stopped = trial.number in self._condemned
             is_stopped = is_stopped or self._study.should_prune(trial.configuration)
             if is_stopped:
-                self._judged.discard(trial.number)
-                self._told.add(trial.number)
-                self._notes.stopped(trial)
+                self._condemned.discard(trial.number)
+                self._answered.add(trial.number)
+                self._notes.on_stop(trial)
                 self._opened.journal.write([StopRequested(number=trial.number)])
             return is_stopped
         if "constraint" in request:
@@ -342,14 +342,14 @@ class StudySource(TrialSource):
         """Discard the reports of a trial that starts from the beginning."""
         # After the loss of an executor the trial continues from its checkpoint.
         if failure == Failure.LOST:
-            self._judged |= self._told & {trial.number}
+            self._condemned |= self._answered & {trial.number}
         elif self._is_first(trial):
             self._study.restart(trial.configuration)
             self._numbers.forget(trial.configuration)
 
-    def ended(self, trial: Trial) -> None:
+    def observe_end(self, trial: Trial) -> None:
         """Pass the result of a configuration to the study when all its repeats have ended."""
-        self._notes.ended(trial)
+        self._notes.on_end(trial)
         members = self._members[trial.configuration]
         state = self._state_of(members)
         if state.is_final:

@@ -15,8 +15,6 @@ from sparkdl.runs.events import (
 )
 from sparkdl.runs.states import Failure, TrialState
 
-__all__ = ["TrialRecord", "numbers_of", "read_records", "stopped_trials", "untold_trials"]
-
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -59,12 +57,12 @@ def stopped_trials(events: Sequence[Event]) -> set[int]:
 
 def untold_trials(events: Sequence[Event]) -> set[int]:
     """Return the numbers of the trials whose driver was killed before the study knew their end."""
-    told = {event.number for event in events if isinstance(event, AttributesStored)}
+    numbers_in_study = {event.number for event in events if isinstance(event, AttributesStored)}
     untold: set[int] = set()
     for event, after in zip(events, [*events[1:], RunStarted()], strict=True):
         if isinstance(event, TrialChanged) and isinstance(after, RunStarted):
             untold |= {event.number} if event.state.is_final else set()
-    return untold - told
+    return untold - numbers_in_study
 
 
 def read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:

@@ -6,8 +6,6 @@ from typing import Any
 from sparkdl.runs import Trial
 from sparkdl.runs.events import CommandHandled
 
-__all__ = ["RequestRefused", "TrialSource"]
-
 
 class RequestRefused(ValueError):
     """A trial requested something invalid. It is reported as an error of that trial."""
@@ -66,13 +64,13 @@ class TrialSource:
         raise NotImplementedError
 
     def observe_reports(
-        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], ended: bool = False
+        self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]], are_over: bool = False
     ) -> list[Trial]:
         """Take in the reports of trials and return the trials to stop.
 
         Args:
             reports: a trial, a step and the reported numbers by name, in the order of reporting.
-            ended: True if these trials have ended, so that none of them can be stopped.
+            are_over: True if these trials have ended, so that none of them can be stopped.
         """
         return []
 
@@ -95,12 +93,12 @@ class TrialSource:
         """Return True if a trial that was stopped only pauses, and `next` may return it later."""
         return False
 
-    def dropped(self) -> list[Trial]:
+    def take_dropped(self) -> list[Trial]:
         """Return the PAUSED trials that never go on; each is returned once."""
         return []
 
     def restarted(self, trial: Trial, failure: str) -> None:
         """Take note that a trial is restarted after this kind of failure."""
 
-    def ended(self, trial: Trial) -> None:
+    def observe_end(self, trial: Trial) -> None:
         """Take note that a trial has ended."""

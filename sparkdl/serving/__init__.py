@@ -10,9 +10,8 @@ with serving.start("digits", alias="stable", batching=True) as server:
 
 from sparkdl.serving.batching import Batching
 from sparkdl.serving.inference_log import Log
-from sparkdl.serving.kafka_sink import KafkaSink
 from sparkdl.serving.kserve import kserve
-from sparkdl.serving.log_sink import LogSink
+from sparkdl.serving.log_sinks import KafkaSink, LogSink
 from sparkdl.serving.server import Server
 from sparkdl.serving.starting import start
 

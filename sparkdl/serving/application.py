@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from sparkdl.loopback import leads_here
-from sparkdl.serving.access import check_token
+from sparkdl.host.loopback import leads_here
 from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
 from sparkdl.serving.inference_routes import InferenceRoutes
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
+from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.tensorflow_routes import TensorFlowRoutes
-
-__all__ = ["METRICS_PATH", "Application"]
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
 
@@ -64,26 +62,6 @@ class Application:
         """Answer probes with "not ready" from now on."""
         self._is_draining.set()
 
-    def answer(self, request: HttpRequest) -> Answer:
-        """Answer a request; the thread waits while the model computes."""
-        call = call_of(request.headers.get("x-request-id", ""))
-        try:
-            self._check_access(request)
-        except RequestError as exc:
-            return self._noted(_refusal(exc, request, call), call)
-        return self._answer(request, call)
-
-    def _answer(self, request: HttpRequest, call: Call) -> Answer:
-        """Answer a request of a client that may ask."""
-        try:
-            asked = self._read(request, call)
-            if isinstance(asked, Work):
-                result = asked.servable.run(asked.signature, asked.arrays)
-                asked = asked.reply(call.has(result))
-        except Exception as exc:  # noqa: BLE001
-            asked = _refusal(exc, request, call)
-        return self._noted(asked, call)
-
     async def answer_soon(self, head: HttpRequest, read: ReadBody, pool: Executor) -> Answer:
         """Answer a request in a loop of events, which goes on while the model computes.
 
@@ -93,29 +71,28 @@ class Application:
             pool: threads for everything that takes time.
         """
         call = call_of(head.headers.get("x-request-id", ""))
+        loop = asyncio.get_running_loop()
         try:
             self._check_access(head)
             request = replace(head, body=await read())
-        except RequestError as exc:
-            return self._noted(_refusal(exc, head, call), call)
-        if not self._is_quick(request):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(pool, self._answer, request, call)
-        try:
-            asked = self._read(request, call)
-            if isinstance(asked, Work):
-                result = await asked.servable.run_soon(asked.signature, asked.arrays, pool)
-                outputs = call.has(result)
+            if self._is_quick(request):
+                answer = self._read(request, call)
+            else:
+                answer = await loop.run_in_executor(pool, self._read, request, call)
+            if isinstance(answer, Work):
+                work = answer
+                result = await work.servable.run_soon(work.signature, work.arrays, pool)
+                call.note_outputs(result)
                 # A ragged output, a list of lists, is of unknown size.
+                outputs = result.outputs
                 sizes = [getattr(output, "size", SMALL_ANSWER + 1) for output in outputs.values()]
                 if sum(sizes) <= SMALL_ANSWER:
-                    asked = asked.reply(outputs)
+                    answer = work.reply(outputs)
                 else:
-                    loop = asyncio.get_running_loop()
-                    asked = await loop.run_in_executor(pool, asked.reply, outputs)
+                    answer = await loop.run_in_executor(pool, work.reply, outputs)
         except Exception as exc:  # noqa: BLE001
-            asked = _refusal(exc, request, call)
-        return self._noted(asked, call)
+            answer = _refusal(exc, head, call)
+        return self._finish(answer, call)
 
     def _is_quick(self, request: HttpRequest) -> bool:
         """Return True if a request can be read at once."""
@@ -124,10 +101,10 @@ class Application:
         is_small = len(request.body) <= SMALL_BYTES and "content-encoding" not in request.headers
         return request.method == "POST" and is_small and not self._catalog.loads_on_demand
 
-    def _noted(self, answer: Answer, call: Call) -> Answer:
+    def _finish(self, answer: Answer, call: Call) -> Answer:
         answer.headers["X-Request-Id"] = call.id
         if call.method:
-            call.end(answer.status)
+            call.note_status(answer.status)
             tell(self._observers, call)
         return answer
 
@@ -137,18 +114,18 @@ class Application:
             data, kind = self._metrics()
             return Answer(data, content_type=kind)
         if path.lower().startswith("/v1/"):
-            asked = self._tensorflow.read(request, self._body(request), call)
+            answer = self._tensorflow.read(request, self._body(request), call)
         elif path == "/v2" or path.startswith("/v2/"):
             if path == PROBES[1] and self._is_draining.is_set():
                 return error_answer("the server is being stopped", 503)
             # Anyone may ask the probes, which have no body.
             body = b"" if path in PROBES else self._body(request)
-            asked = self._inference.read(request, body, call)
+            answer = self._inference.read(request, body, call)
         else:
             raise not_found(f"there is no {request.method} {path}")
-        if isinstance(asked, Work):
-            call.asks(asked.signature, asked.arrays, asked.rows)
-        return asked
+        if isinstance(answer, Work):
+            call.note_inputs(answer.signature, answer.arrays, answer.rows)
+        return answer
 
     def _check_access(self, request: HttpRequest) -> None:
         if request.path in PROBES:
@@ -156,9 +133,9 @@ class Application:
         if self._token is None:
             # A page of another host, whose name was made to lead here, has that name in `Host`; a
             # page that asks in the name of the user has its own host in `Origin`.
-            asked = [f"//{request.headers.get('host', '')}"]
-            asked += [request.headers["origin"]] if "origin" in request.headers else []
-            if not all(map(leads_here, asked)):
+            hosts = [f"//{request.headers.get('host', '')}"]
+            hosts += [request.headers["origin"]] if "origin" in request.headers else []
+            if not all(map(leads_here, hosts)):
                 raise RequestError(
                     "PERMISSION_DENIED", "this server answers only to the names of its own host"
                 )
@@ -169,12 +146,12 @@ class Application:
         data = request.body
         encoding = request.headers.get("content-encoding", "identity").lower()
         if encoding == "gzip":
-            unpacking = zlib.decompressobj(wbits=31)
+            unpacker = zlib.decompressobj(wbits=31)
             try:
-                data = unpacking.decompress(data, self._max_body_bytes + 1)
+                data = unpacker.decompress(data, self._max_body_bytes + 1)
             except zlib.error as exc:
                 raise invalid(f"the body is not packed by gzip: {exc}") from None
-            if not unpacking.eof and len(data) <= self._max_body_bytes:
+            if not unpacker.eof and len(data) <= self._max_body_bytes:
                 raise invalid("the packed body ends too early")
         elif encoding != "identity":
             raise invalid(f"Content-Encoding is {encoding!r}; expected gzip, or none")

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
 from sparkdl.serving.request_error import STATUS, RequestError, invalid
 
-__all__ = ["Asgi"]
-
 # Seconds in which the next part of a body has to come.
 BODY_S = 30.0
 
@@ -52,7 +50,8 @@ class Asgi:
             answer = await self._answer(head, lambda: self._read(head, receive))
         except RequestError as exc:
             # Where the next request begins is not certain.
-            answer, is_last = error_answer(str(exc), exc.status), True
+            answer = error_answer(str(exc), exc.status)
+            is_last = True
         except asyncio.CancelledError:
             answer = error_answer("the server was stopped before it could answer", 503)
         finally:
@@ -77,14 +76,16 @@ class Asgi:
         task = asyncio.current_task()
         self._reading.add(task)
         try:
-            return await self._joined(receive)
+            return await self._read_parts(receive)
         except asyncio.TimeoutError:
             raise RequestError("TOO_SLOW", f"no part of the body came in {BODY_S} s") from None
         finally:
             self._reading.discard(task)
 
-    async def _joined(self, receive: Any) -> bytes:
-        parts, size, goes_on = [], 0, True
+    async def _read_parts(self, receive: Any) -> bytes:
+        parts = []
+        size = 0
+        goes_on = True
         while goes_on:
             message = await asyncio.wait_for(receive(), BODY_S)
             if message["type"] == "http.disconnect":
@@ -114,7 +115,8 @@ def _head(scope: Any) -> HttpRequest:
     """
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        key, text = name.decode("latin-1"), value.decode("latin-1")
+        key = name.decode("latin-1")
+        text = value.decode("latin-1")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
     if "content-length" in headers and "transfer-encoding" in headers:
         # A proxy may have read another body than this server would.

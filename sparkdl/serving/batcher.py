@@ -22,8 +22,6 @@ from sparkdl.serving.batching import Batching
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.request_error import RequestError
 
-__all__ = ["BatchFailed", "Batcher"]
-
 # Takes and returns lists of arrays, whose first axis counts the rows.
 Function = Callable[[Sequence[Array]], Sequence[Array]]
 
@@ -33,8 +31,8 @@ class BatchFailed(Exception):
 
 
 @dataclass(eq=False)
-class _Waiting:
-    """Rows of a request that wait for a batch."""
+class _Part:
+    """Rows of a request that wait for a batch, or were computed in one."""
 
     arrays: list[Array]
     rows: int
@@ -44,7 +42,7 @@ class _Waiting:
     done: "threading.Event | asyncio.Future[None]"
     since: float = field(default_factory=time.monotonic)
     outputs: list[Array] | None = None
-    batch: int = 0
+    batch_size: int = 0
 
 
 class Batcher:
@@ -73,7 +71,7 @@ class Batcher:
         self._function = function
         self._options = options
         self._num_clients = num_clients
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_Part] = deque()
         self._num_rows = 0
         self._changed = threading.Condition()
         self._is_closed = False
@@ -92,30 +90,30 @@ class Batcher:
         """
         parts = self._parts(arrays, threading.Event)
         self._enqueue(parts)
-        for waiting in parts:
-            cast(threading.Event, waiting.done).wait()
-        return _joined(parts)
+        for part in parts:
+            cast(threading.Event, part.done).wait()
+        return _join(parts)
 
     async def run_soon(self, arrays: Sequence[Array]) -> tuple[list[Array], int]:
         """Do the same in a loop of events, which goes on in the meantime."""
         parts = self._parts(arrays, asyncio.get_running_loop().create_future)
         self._enqueue(parts)
-        for waiting in parts:
-            await cast("asyncio.Future[None]", waiting.done)
-        return _joined(parts)
+        for part in parts:
+            await cast("asyncio.Future[None]", part.done)
+        return _join(parts)
 
-    def _parts(self, arrays: Sequence[Array], make_done: Callable[[], Any]) -> list[_Waiting]:
+    def _parts(self, arrays: Sequence[Array], make_done: Callable[[], Any]) -> list[_Part]:
         """Return the rows of a request, in parts that fit into a batch."""
         size = self._options.max_batch_size
         parts = []
         for start in range(0, len(arrays[0]), size):
-            part = [array[start : start + size] for array in arrays]
-            shapes = tuple(array.shape[1:] for array in part)
-            parts.append(_Waiting(part, len(part[0]), shapes, make_done()))
+            rows = [array[start : start + size] for array in arrays]
+            shapes = tuple(array.shape[1:] for array in rows)
+            parts.append(_Part(rows, len(rows[0]), shapes, make_done()))
         return parts
 
-    def _enqueue(self, parts: Sequence[_Waiting]) -> None:
-        num_rows = sum(waiting.rows for waiting in parts)
+    def _enqueue(self, parts: Sequence[_Part]) -> None:
+        num_rows = sum(part.rows for part in parts)
         capacity = self._options.max_enqueued_batches * self._options.max_batch_size
         with self._changed:
             if self._is_closed:
@@ -149,7 +147,7 @@ class Batcher:
                 _tell(batch)
             del batch
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[_Part]:
         """Wait for a full batch, or until the timeout of its first rows; empty at the end."""
         with self._changed:
             while True:
@@ -169,43 +167,41 @@ class Batcher:
             return True
         return self._num_clients is not None and len(self._queue) >= self._num_clients()
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_Part]:
         """Take rows of one shape from the queue, in their order."""
-        batch: list[_Waiting] = []
-        num_rows, others = 0, deque[_Waiting]()
+        batch: list[_Part] = []
+        num_rows = 0
         while self._queue:
-            waiting = self._queue.popleft()
-            is_alike = not batch or waiting.shapes == batch[0].shapes
-            if not is_alike or num_rows + waiting.rows > self._options.max_batch_size:
-                others.append(waiting)
+            part = self._queue[0]
+            is_alike = not batch or part.shapes == batch[0].shapes
+            if not is_alike or num_rows + part.rows > self._options.max_batch_size:
                 break
-            batch.append(waiting)
-            num_rows += waiting.rows
-        self._queue.extendleft(reversed(others))
+            batch.append(self._queue.popleft())
+            num_rows += part.rows
         self._num_rows -= num_rows
         if self._queue:
             self._changed.notify()
         return batch
 
-    def _compute(self, batch: Sequence[_Waiting]) -> None:
-        num_rows = sum(waiting.rows for waiting in batch)
+    def _compute(self, batch: Sequence[_Part]) -> None:
+        num_rows = sum(part.rows for part in batch)
         try:
-            columns = zip(*(waiting.arrays for waiting in batch), strict=True)
-            joined = [np.concatenate(c) if len(c) > 1 else c[0] for c in columns]
-            padded = [self._padded(array) for array in joined]
-            outputs = [np.asarray(array) for array in self._function(padded)]
+            columns = zip(*(part.arrays for part in batch), strict=True)
+            arrays = [np.concatenate(c) if len(c) > 1 else c[0] for c in columns]
+            inputs = [self._pad(array) for array in arrays]
+            outputs = [np.asarray(array) for array in self._function(inputs)]
         except Exception:  # noqa: BLE001
             return  # Each request is computed alone, and gets its own error.
-        if any(not array.ndim or len(array) != len(padded[0]) for array in outputs):
+        if any(not array.ndim or len(array) != len(inputs[0]) for array in outputs):
             return
         start = 0
-        for waiting in batch:
-            end = start + waiting.rows
-            waiting.outputs = [array[start:end] for array in outputs]
-            waiting.batch = num_rows
+        for part in batch:
+            end = start + part.rows
+            part.outputs = [array[start:end] for array in outputs]
+            part.batch_size = num_rows
             start = end
 
-    def _padded(self, array: Array) -> Array:
+    def _pad(self, array: Array) -> Array:
         """Repeat the first row until there is an allowed number of rows."""
         sizes = self._options.allowed_batch_sizes or ()
         size = next((size for size in sizes if size >= len(array)), len(array))
@@ -214,25 +210,25 @@ class Batcher:
         return np.concatenate([array, np.repeat(array[:1], size - len(array), axis=0)])
 
 
-def _joined(parts: Sequence[_Waiting]) -> tuple[list[Array], int]:
+def _join(parts: Sequence[_Part]) -> tuple[list[Array], int]:
     """Return the outputs of a request whose parts were computed, and the size of its batch."""
-    outputs = [waiting.outputs for waiting in parts if waiting.outputs is not None]
+    outputs = [part.outputs for part in parts if part.outputs is not None]
     if len(outputs) < len(parts):
         raise BatchFailed
-    batch = max(waiting.batch for waiting in parts)
+    batch_size = max(part.batch_size for part in parts)
     if len(parts) == 1:
-        return outputs[0], batch
-    return [np.concatenate(pieces) for pieces in zip(*outputs, strict=True)], batch
+        return outputs[0], batch_size
+    return [np.concatenate(pieces) for pieces in zip(*outputs, strict=True)], batch_size
 
 
-def _tell(batch: Sequence[_Waiting]) -> None:
+def _tell(batch: Sequence[_Part]) -> None:
     """Let requests go on; a loop of events is woken up once for all of them."""
     futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = defaultdict(list)
-    for waiting in batch:
-        if isinstance(waiting.done, threading.Event):
-            waiting.done.set()
+    for part in batch:
+        if isinstance(part.done, threading.Event):
+            part.done.set()
         else:
-            futures[waiting.done.get_loop()].append(waiting.done)
+            futures[part.done.get_loop()].append(part.done)
     for loop, ready in futures.items():
         # The server may have given the requests up and ended its loop.
         with contextlib.suppress(RuntimeError):

@@ -6,8 +6,6 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["Batching", "batching_of"]
-
 MAX_TIMEOUT_MS = 60_000
 
 
@@ -49,15 +47,15 @@ def batching_of(value: Any) -> Batching | None:
         return None
     if value is True:
         return Batching()
-    known = ", ".join(field.name for field in fields(Batching))
+    names = ", ".join(field.name for field in fields(Batching))
     if isinstance(value, Mapping):
         try:
             value = Batching(**value)
         except TypeError:
-            names = ", ".join(map(repr, value))
-            raise ConfigError(f"batching has {names}; expected some of {known}.") from None
+            keys = ", ".join(map(repr, value))
+            raise ConfigError(f"batching has {keys}; expected some of {names}.") from None
     if not isinstance(value, Batching):
-        raise ConfigError(f"batching is {value!r}; expected True, or a dict with some of {known}.")
+        raise ConfigError(f"batching is {value!r}; expected True, or a dict with some of {names}.")
     for name in ("max_batch_size", "max_enqueued_batches", "num_threads"):
         number = getattr(value, name)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:

@@ -11,10 +11,8 @@ from typing import Any, Protocol
 
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.messages import Answer
-from sparkdl.serving.row_splits import check_splits
+from sparkdl.serving.request_checks import check_splits
 from sparkdl.serving.signatures import Signature
-
-__all__ = ["Call", "Catalog", "Observer", "Result", "Servable", "Work", "call_of", "tell"]
 
 _ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
@@ -139,29 +137,34 @@ class Call:
         Raises:
             RequestError: if the inputs are wrong, or too many requests wait.
         """
-        self.asks(signature, arrays, rows)
-        return self.has(servable.run(signature, arrays))
+        self.note_inputs(signature, arrays, rows)
+        result = servable.run(signature, arrays)
+        self.note_outputs(result)
+        return result.outputs
 
-    def asks(self, signature: Signature, arrays: Mapping[str, Array], rows: int) -> None:
+    def note_inputs(self, signature: Signature, arrays: Mapping[str, Array], rows: int) -> None:
         """Note the inputs.
 
         Raises:
             RequestError: if the inputs are wrong.
         """
         check_splits(signature, arrays)
-        self.signature, self.rows, self.inputs = signature.name, rows, dict(arrays)
+        self.signature = signature.name
+        self.rows = rows
+        self.inputs = dict(arrays)
 
-    def has(self, result: Result) -> dict[str, Array]:
-        """Note the outputs, and return them."""
-        self.outputs, self.batch = result.outputs, result.batch
-        return result.outputs
+    def note_outputs(self, result: Result) -> None:
+        """Note the outputs."""
+        self.outputs = result.outputs
+        self.batch = result.batch
 
-    def found(self, servable: Servable) -> None:
+    def note_version(self, servable: Servable) -> None:
         """Note the version that answers."""
-        self.model, self.version = servable.name, servable.version
+        self.model = servable.name
+        self.version = servable.version
 
-    def end(self, status: int) -> None:
-        """Note the answer."""
+    def note_status(self, status: int) -> None:
+        """Note the status of the answer, and its latency."""
         self.status = status
         self.latency_ms = (time.perf_counter() - self.started) * 1000
 
@@ -189,14 +192,14 @@ class Work:
 Observer = Callable[[Call], None]
 
 
-def call_of(given: str) -> Call:
+def call_of(client_id: str) -> Call:
     """Return the note of a request, with the id of the client if the id can be one.
 
     Example:
         >>> call_of("order-17").id
         'order-17'
     """
-    return Call(id=given) if given and _ID.fullmatch(given) else Call()
+    return Call(id=client_id) if _ID.fullmatch(client_id) else Call()
 
 
 def tell(observers: Sequence[Observer], call: Call) -> None:

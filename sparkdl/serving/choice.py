@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from sparkdl.errors import ConfigError
 from sparkdl.serving.version_source import Listing
 
-__all__ = ["Choice", "pick"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -56,12 +54,12 @@ class Choice:
             ([2, 1], [1])
         """
         if self.alias is not None:
-            wanted = listing.labels.get(self.alias)
+            number = listing.labels.get(self.alias)
         elif self.version is not None:
-            wanted = self.version
+            number = self.version
         else:
             return sorted(listing.urls, reverse=True)
-        return [wanted] if wanted is not None and wanted in listing.urls else []
+        return [number] if number is not None and number in listing.urls else []
 
     def shares(self, listing: Listing) -> dict[int, float]:
         """Return the percent of each further version that there is."""
@@ -74,9 +72,9 @@ class Choice:
 
     def missing(self, listing: Listing) -> list[int | str]:
         """Return the versions and aliases that the user has named and that do not exist."""
-        named = [self.version, self.alias, *self.weights]
-        known = {*listing.urls, *listing.labels, None}
-        return [name for name in named if name not in known and name is not None]
+        names = [self.version, self.alias, *self.weights]
+        present = {*listing.urls, *listing.labels, None}
+        return [name for name in names if name not in present and name is not None]
 
 
 def pick(main: int, shares: Mapping[int, float], available: Sequence[int], chance: float) -> int:

@@ -14,14 +14,6 @@ from sparkdl.serving.json_tensors import Array, from_json, is_base64, plain
 from sparkdl.serving.request_error import invalid
 from sparkdl.serving.signatures import Signature, TensorInfo
 
-__all__ = [
-    "check_size",
-    "classify_answer",
-    "example_input",
-    "read_examples",
-    "regress_answer",
-]
-
 # The examples of a request, each with a copy of the context, which may be large.
 MAX_BYTES = 1 << 28
 _TEXT = TensorInfo("feature", "string", None)
@@ -45,7 +37,7 @@ def read_examples(content: Mapping[str, Any]) -> Array:
     context = content.get("context", {})
     if not isinstance(context, dict):
         raise invalid("Example must be JSON object")
-    shared = b"".join(_entry(*item) for item in context.items())
+    context_features = b"".join(_entry(*item) for item in context.items())
     array = np.empty(len(examples), object)
     num_bytes = 0
     for number, example in enumerate(examples):
@@ -53,8 +45,8 @@ def read_examples(content: Mapping[str, Any]) -> Array:
             raise invalid("Example must be JSON object")
         if both := context.keys() & example.keys():
             raise invalid(f"feature {min(both)!r} is in 'context' and in example {number}")
-        own = b"".join(_entry(*item) for item in example.items())
-        array[number] = _field(1, shared + own)
+        features = b"".join(_entry(*item) for item in example.items())
+        array[number] = _field(1, context_features + features)
         num_bytes += len(array[number])
         check_size(num_bytes)
     return array
@@ -102,8 +94,8 @@ def _list(values: list[Any], kind: str, name: str) -> bytes:
     if kind == "float":
         floats = from_json(values, TensorInfo(name, "float32", None)).tolist()
         return _field(2, _field(1, struct.pack(f"<{len(floats)}f", *floats)))
-    whole = from_json([int(value) for value in values], TensorInfo(name, "int64", None))
-    return _field(3, _field(1, varints(whole)[0]))
+    integers = from_json([int(value) for value in values], TensorInfo(name, "int64", None))
+    return _field(3, _field(1, varints(integers)[0]))
 
 
 def example_input(signature: Signature, method: str) -> str:
@@ -116,13 +108,13 @@ def example_input(signature: Signature, method: str) -> str:
     Raises:
         RequestError: if the signature is of another method.
     """
-    needed = {"classify": {"classes", "scores"}, "regress": {"outputs"}}[method]
+    names = {"classify": {"classes", "scores"}, "regress": {"outputs"}}[method]
     inputs = list(signature.inputs.values())
-    has_outputs = signature.outputs.keys() <= needed and len(signature.outputs) > 0
+    has_outputs = signature.outputs.keys() <= names and len(signature.outputs) > 0
     if len(inputs) != 1 or inputs[0].dtype != "string" or not has_outputs:
         raise invalid(
             f"Expected {method} signature method_name to be tensorflow/serving/{method}, with one "
-            f"input of strings and the outputs {' or '.join(sorted(needed))}. Signature "
+            f"input of strings and the outputs {' or '.join(sorted(names))}. Signature "
             f"{signature.name!r} has method {signature.method}, the inputs "
             f"{', '.join(signature.inputs)} and the outputs {', '.join(signature.outputs)}"
         )

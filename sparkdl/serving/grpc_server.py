@@ -9,8 +9,6 @@ import grpc
 from sparkdl.errors import ConfigError
 from sparkdl.serving.request_threads import RequestThreads
 
-__all__ = ["GrpcServer"]
-
 THREADS = 64
 MAX_REQUESTS = 1000
 
@@ -46,13 +44,13 @@ class GrpcServer:
         try:
             if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
                 raise RuntimeError("a port is a number from 0 to 65535")
-            used = self._server.add_insecure_port(f"{name}:{port}")
+            bound_port = self._server.add_insecure_port(f"{name}:{port}")
         except RuntimeError as exc:
             raise ConfigError(
                 f"host is {host!r} and grpc_port is {port!r}, which cannot be used: {exc}. Pass "
                 "another port, or 0 for a free one."
             ) from None
-        self.address = f"{name}:{used}"
+        self.address = f"{name}:{bound_port}"
 
     def start(self, handlers: Sequence[Any]) -> None:
         """Answer requests from now on."""
@@ -68,8 +66,8 @@ class GrpcServer:
         Returns:
             An event that is set at the end.
         """
-        ended: threading.Event = self._server.stop(timeout_s)
-        return ended
+        end: threading.Event = self._server.stop(timeout_s)
+        return end
 
     def close(self) -> None:
         """Give up all requests, and end the threads."""

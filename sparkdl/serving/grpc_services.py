@@ -11,16 +11,14 @@ from typing import Any
 
 import grpc
 
-from sparkdl.serving import example_format, grpc_examples, grpc_tensors
-from sparkdl.serving.access import check_token
+from sparkdl.serving import example_format, grpc_messages
 from sparkdl.serving.calls import Call, Catalog, Observer, Servable, call_of, tell
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.messages import MAX_MESSAGE
 from sparkdl.serving.predict_format import rows_of
+from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import Signature, signature_of
-
-__all__ = ["GrpcServices"]
 
 # Computes the answer of a request.
 Method = Callable[[Any, Call], Any]
@@ -62,7 +60,8 @@ class GrpcServices:
             regression_pb2,
         )
 
-        metadata, status = get_model_metadata_pb2, get_model_status_pb2
+        metadata = get_model_metadata_pb2
+        status = get_model_status_pb2
         prediction = {
             "Predict": self._handler(self._predict, predict_pb2.PredictRequest),
             "Classify": self._handler(self._classify, classification_pb2.ClassificationRequest),
@@ -92,7 +91,7 @@ class GrpcServices:
         try:
             if self._token is not None:
                 check_token(str(metadata.get("authorization", "")), self._token)
-            return method(_parsed(request_class, data), call)
+            return method(_parse(request_class, data), call)
         except RequestError as exc:
             error = exc
         except Exception:
@@ -101,7 +100,7 @@ class GrpcServices:
             error = RequestError("INTERNAL", text)
         finally:
             if call.method:
-                call.end(error.status if error else 200)
+                call.note_status(error.status if error else 200)
                 tell(self._observers, call)
         context.abort(grpc.StatusCode[error.code], str(error)[:MAX_MESSAGE])
 
@@ -110,50 +109,50 @@ class GrpcServices:
     def _predict(self, request: Any, call: Call) -> Any:
         from tensorflow_serving.apis.predict_pb2 import PredictResponse
 
-        servable, signature = self._found(request, call, "predict")
-        arrays = grpc_tensors.read(request.inputs, signature, self._max_bytes)
-        names = grpc_tensors.wanted(list(request.output_filter), signature)
+        servable, signature = self._find(request, call, "predict")
+        arrays = grpc_messages.read_tensors(request.inputs, signature, self._max_bytes)
+        names = grpc_messages.output_names(list(request.output_filter), signature)
         outputs = call.compute(servable, signature, arrays, rows_of(arrays))
         response = PredictResponse()
         for name in names:
-            tensor = grpc_tensors.write(outputs[name], signature.outputs[name])
+            tensor = grpc_messages.write_tensor(outputs[name], signature.outputs[name])
             response.outputs[name].CopyFrom(tensor)
-        _name(response, servable.name, servable.version, signature.name)
+        _write_model(response, servable.name, servable.version, signature.name)
         return response
 
     def _classify(self, request: Any, call: Call) -> Any:
         from tensorflow_serving.apis.classification_pb2 import ClassificationResponse
 
         response = ClassificationResponse()
-        outputs, num_examples = self._of_examples(request, response, call, "classify")
+        outputs, num_examples = self._compute_examples(request, response, call, "classify")
         results = example_format.classify_answer(outputs, num_examples)["results"]
-        grpc_examples.write_classes(results, response)
+        grpc_messages.write_classes(results, response)
         return response
 
     def _regress(self, request: Any, call: Call) -> Any:
         from tensorflow_serving.apis.regression_pb2 import RegressionResponse
 
         response = RegressionResponse()
-        outputs, num_examples = self._of_examples(request, response, call, "regress")
+        outputs, num_examples = self._compute_examples(request, response, call, "regress")
         results = example_format.regress_answer(outputs, num_examples)["results"]
-        grpc_examples.write_values(results, response)
+        grpc_messages.write_values(results, response)
         return response
 
-    def _of_examples(
+    def _compute_examples(
         self, request: Any, response: Any, call: Call, method: str
     ) -> tuple[dict[str, Array], int]:
         """Return the outputs for the examples of a request, and the number of the examples."""
-        servable, signature = self._found(request, call, method)
+        servable, signature = self._find(request, call, method)
         name = example_format.example_input(signature, method)
-        examples = grpc_examples.read(request.input)
-        _name(response, servable.name, servable.version, signature.name)
+        examples = grpc_messages.read_examples(request.input)
+        _write_model(response, servable.name, servable.version, signature.name)
         return call.compute(servable, signature, {name: examples}, len(examples)), len(examples)
 
-    def _found(self, request: Any, call: Call, method: str) -> tuple[Servable, Signature]:
+    def _find(self, request: Any, call: Call, method: str) -> tuple[Servable, Signature]:
         """Return the version and the signature that a request asks for."""
         call.method = method
-        servable = self._catalog.find(*_asked(request))
-        call.found(servable)
+        servable = self._catalog.find(*_model_spec(request))
+        call.note_version(servable)
         return servable, signature_of(servable.signatures, request.model_spec.signature_name)
 
     def _metadata(self, request: Any, call: Call) -> Any:
@@ -168,23 +167,23 @@ class GrpcServices:
         for field in request.metadata_field:
             if field != "signature_def":
                 raise invalid(f"Metadata field {field} is not supported")
-        servable = self._catalog.find(*_asked(request))
+        servable = self._catalog.find(*_model_spec(request))
         definitions = {name: s.metadata for name, s in servable.signatures.items()}
         response = GetModelMetadataResponse()
-        described = ParseDict({"signature_def": definitions}, SignatureDefMap())
-        response.metadata["signature_def"].Pack(described)
-        _name(response, servable.name, servable.version)
+        signature_map = ParseDict({"signature_def": definitions}, SignatureDefMap())
+        response.metadata["signature_def"].Pack(signature_map)
+        _write_model(response, servable.name, servable.version)
         return response
 
     def _status(self, request: Any, call: Call) -> Any:
         from google.protobuf.json_format import ParseDict
         from tensorflow_serving.apis.get_model_status_pb2 import GetModelStatusResponse
 
-        states = self._catalog.status(*_asked(request))
+        states = self._catalog.status(*_model_spec(request))
         return ParseDict({"model_version_status": states}, GetModelStatusResponse())
 
 
-def _parsed(request_class: Any, data: bytes) -> Any:
+def _parse(request_class: Any, data: bytes) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
@@ -193,20 +192,20 @@ def _parsed(request_class: Any, data: bytes) -> Any:
         raise invalid(f"the request is no {request_class.DESCRIPTOR.full_name}") from None
 
 
-def _asked(request: Any) -> tuple[str, int | None, str | None]:
+def _model_spec(request: Any) -> tuple[str, int | None, str | None]:
     """Return the name, the version and the label of the model that a request asks for."""
     spec = request.model_spec
     if not spec.name:
         raise invalid("Missing ModelSpec")
-    chosen = spec.WhichOneof("version_choice")
+    choice = spec.WhichOneof("version_choice")
     return (
         spec.name,
-        spec.version.value if chosen == "version" else None,
-        spec.version_label if chosen == "version_label" else None,
+        spec.version.value if choice == "version" else None,
+        spec.version_label if choice == "version_label" else None,
     )
 
 
-def _name(response: Any, name: str, version: int, signature: str = "") -> None:
+def _write_model(response: Any, name: str, version: int, signature: str = "") -> None:
     """Write the model that has answered into an answer."""
     response.model_spec.name = name
     response.model_spec.version.value = version

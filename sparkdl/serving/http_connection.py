@@ -10,8 +10,6 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["HEAD_S", "HttpConnection"]
-
 # Seconds in which the headers of a request have to come, and the rest of a body that was refused.
 HEAD_S = 30.0
 # The same for a connection whose request will be refused, as there are too many.

@@ -21,8 +21,6 @@ from sparkdl.serving.http_connection import HttpConnection
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody
 from sparkdl.serving.request_threads import RequestThreads
 
-__all__ = ["HttpServer", "listen"]
-
 # Threads for requests that are computed alone, or that are large.
 THREADS = 64
 MAX_CONNECTIONS = 1000
@@ -45,25 +43,33 @@ class HttpServer:
     """An HTTP server in threads of this process.
 
     Args:
-        answer: answers a request without a body, whose body it may read, with a pool of threads,
-            and never fails.
         bound: the socket.
         max_body_bytes: the size of the largest body.
     """
 
-    def __init__(
-        self,
-        answer: Callable[[HttpRequest, ReadBody, Executor], Awaitable[Answer]],
-        bound: socket.socket,
-        max_body_bytes: int,
-    ) -> None:
+    def __init__(self, bound: socket.socket, max_body_bytes: int) -> None:
         self._pool = RequestThreads(THREADS, "sparkdl-serving-request")
-        self._asgi = Asgi(lambda head, read: answer(head, read, self._pool), max_body_bytes)
+        self._asgi = Asgi(lambda head, read: self._answer(head, read, self._pool), max_body_bytes)
         self._socket = bound
         self._server = uvicorn.Server(_config(self._asgi))
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sparkdl-serving", daemon=True)
+
+    def start(self, answer: Callable[[HttpRequest, ReadBody, Executor], Awaitable[Answer]]) -> None:
+        """Answer requests from now on.
+
+        Args:
+            answer: answers a request without a body, whose body it may read, with a pool of
+                threads, and never fails.
+        """
+        self._answer = answer
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port."""
+        host, port, *_ = self._socket.getsockname()
+        return host, port
 
     @property
     def num_open(self) -> int:
@@ -89,6 +95,7 @@ class HttpServer:
         """Close all connections, and end the threads."""
         if self._thread.is_alive():
             self.drain(0.0)
+        self._socket.close()
 
     # ---- in the loop
 
@@ -142,7 +149,8 @@ class HttpServer:
         sent already.
         """
         state = self._server.server_state
-        num_answered, quiet_at = -1, 0.0
+        num_answered = -1
+        quiet_at = 0.0
         while self._loop.time() < deadline:
             if num_answered != state.total_requests:
                 num_answered = state.total_requests

@@ -25,8 +25,6 @@ from sparkdl.serving.json_tensors import (
 from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import Signature, TensorInfo
 
-__all__ = ["InferRequest", "answer", "describe", "read", "split"]
-
 MAX_ELEMENTS = 1 << 40
 # The names of dtypes in the protocol.
 DATATYPES = {
@@ -106,8 +104,8 @@ def read(content: Mapping[str, Any], signature: Signature, binary: bytes = b"") 
     for tensor in inputs:
         name = tensor.get("name") if isinstance(tensor, dict) else None
         if not isinstance(name, str) or name not in signature.inputs:
-            known = ", ".join(signature.inputs)
-            raise invalid(f"the model has no input {name!r}; it has {known}")
+            names = ", ".join(signature.inputs)
+            raise invalid(f"the model has no input {name!r}; it has {names}")
         if name in arrays:
             raise invalid(f"input {name!r} is there twice")
         size = _parameters(tensor).get("binary_data_size")
@@ -127,7 +125,7 @@ def read(content: Mapping[str, Any], signature: Signature, binary: bytes = b"") 
     return InferRequest(
         id=id_ if isinstance(id_, str) else None,
         arrays=arrays,
-        outputs=_wanted(content.get("outputs"), signature),
+        outputs=_outputs(content.get("outputs"), signature),
         is_binary=bool(_parameters(content).get("binary_data_output")),
     )
 
@@ -137,21 +135,22 @@ def _parameters(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters if isinstance(parameters, dict) else {}
 
 
-def _wanted(outputs: Any, signature: Signature) -> dict[str, bool]:
-    wanted = {}
+def _outputs(outputs: Any, signature: Signature) -> dict[str, bool]:
+    is_binary = {}
     for output in outputs if isinstance(outputs, list) else []:
         name = output.get("name") if isinstance(output, dict) else None
         if not isinstance(name, str) or name not in signature.outputs:
             raise invalid(
                 f"the model has no output {name!r}; it has {', '.join(signature.outputs)}"
             )
-        wanted[name] = bool(_parameters(output).get("binary_data"))
-    return wanted
+        is_binary[name] = bool(_parameters(output).get("binary_data"))
+    return is_binary
 
 
 def _header(tensor: Mapping[str, Any], info: TensorInfo) -> list[int]:
     """Return the shape of a tensor in a request; its datatype must be that of the input."""
-    shape, datatype = tensor.get("shape"), tensor.get("datatype")
+    shape = tensor.get("shape")
+    datatype = tensor.get("datatype")
     expected = DATATYPES.get(info.dtype)
     if datatype != expected:
         raise invalid(f"input {info.name!r} has datatype {datatype!r}; expected {expected}")
@@ -207,7 +206,8 @@ def _from_bytes(tensor: Mapping[str, Any], info: TensorInfo, data: bytes) -> Arr
 
 def _texts(data: bytes, name: str) -> list[bytes]:
     """Return strings, of which each has its length in four bytes before it."""
-    values, place = [], 0
+    values = []
+    place = 0
     while place < len(data):
         if place + 4 > len(data):
             raise invalid(f"input {name!r} ends within the length of a string")
@@ -236,9 +236,10 @@ def answer(
         signature: the signature.
         outputs: the outputs by name.
     """
-    wanted = request.outputs or dict.fromkeys(outputs, request.is_binary)
-    tensors, parts = [], []
-    for name, is_binary in wanted.items():
+    is_binary_by_name = request.outputs or dict.fromkeys(outputs, request.is_binary)
+    tensors = []
+    parts = []
+    for name, is_binary in is_binary_by_name.items():
         if signature.outputs[name].is_ragged:
             raise RequestError("UNIMPLEMENTED", f"output {name!r} is ragged: name other outputs")
         array = np.asarray(outputs[name])

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.errors import ConfigError
-from sparkdl.kafka_topic import SCHEME, KafkaTopic
-from sparkdl.polling import Outages
+from sparkdl.files.polling import Outages
 from sparkdl.serving.calls import Call
-from sparkdl.serving.json_lines_sink import JsonLinesSink
 from sparkdl.serving.json_tensors import Array, plain
-from sparkdl.serving.kafka_sink import KafkaSink
-from sparkdl.serving.log_sink import LogSink, Record
-
-__all__ = ["InferenceLog", "Log", "check_log", "log_of"]
+from sparkdl.serving.kafka_topic import SCHEME, KafkaTopic
+from sparkdl.serving.log_sinks import JsonLinesSink, KafkaSink, LogSink, Record
 
 # Records of one write, and the seconds that the end of the server waits for the last of them.
 MAX_WRITTEN = 2000
@@ -107,7 +103,7 @@ class InferenceLog:
         self._queue: deque[tuple[Call, int]] = deque()
         self._num_bytes = 0
         self._num_dropped = 0
-        self._num_taken = 0
+        self._num_in_write = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._outages = Outages("write the inference log")
@@ -156,24 +152,24 @@ class InferenceLog:
         while self._queue:
             with self._lock:
                 # A write that failed is tried again with the same records.
-                self._num_taken = self._num_taken or min(len(self._queue), MAX_WRITTEN)
-                taken = [self._queue[i] for i in range(self._num_taken)]
+                self._num_in_write = self._num_in_write or min(len(self._queue), MAX_WRITTEN)
+                items = [self._queue[i] for i in range(self._num_in_write)]
             is_written = False
             with self._outages.tolerated():
                 try:
-                    self._sink.write([_record(call) for call, _ in taken])
+                    self._sink.write([_record(call) for call, _ in items])
                 except OSError:
                     raise
                 except Exception:
                     # Records that cannot be written must not hold up those behind them.
-                    _logger.exception("%d records of the log cannot be written", len(taken))
-                    self._num_dropped += len(taken)
+                    _logger.exception("%d records of the log cannot be written", len(items))
+                    self._num_dropped += len(items)
                 is_written = True
             if not is_written:
                 return
             with self._lock:
-                self._num_taken = 0
-                for _, size in taken:
+                self._num_in_write = 0
+                for _, size in items:
                     self._queue.popleft()
                     self._num_bytes -= size
 

@@ -13,11 +13,9 @@ from sparkdl.serving.calls import Call, Catalog, Servable, Work
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.messages import Answer, HttpRequest, json_answer
 from sparkdl.serving.predict_format import rows_of
+from sparkdl.serving.request_checks import version_number
 from sparkdl.serving.request_error import RequestError, not_found
 from sparkdl.serving.signatures import DEFAULT, Signature, signature_of
-from sparkdl.serving.version_number import version_number
-
-__all__ = ["InferenceRoutes"]
 
 _LENGTH = "Inference-Header-Content-Length"
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer)?")
@@ -44,7 +42,8 @@ class InferenceRoutes:
         Raises:
             RequestError: if the request cannot be answered.
         """
-        path, is_get = request.path.rstrip("/"), request.method in ("GET", "HEAD")
+        path = request.path.rstrip("/")
+        is_get = request.method in ("GET", "HEAD")
         if is_get and path == "/v2":
             extensions = ["binary_tensor_data"]
             return json_answer(
@@ -58,18 +57,8 @@ class InferenceRoutes:
         match = _MODEL.fullmatch(path)
         if match is None or is_get == (match[3] == "/infer"):
             raise not_found(f"there is no {request.method} {request.path}")
-        name, version, action = match.groups()
-        return self._of_model((name, version_number(version)), action, request, body, call)
-
-    def _of_model(
-        self,
-        asked: tuple[str, int | None],
-        action: str | None,
-        request: HttpRequest,
-        body: bytes,
-        call: Call,
-    ) -> Answer | Work:
-        name, version = asked
+        name, digits, action = match.groups()
+        version = version_number(digits)
         if action == "/ready":
             return self._ready(name, version)
         if action == "/infer":
@@ -77,15 +66,16 @@ class InferenceRoutes:
         servable = self._catalog.find(name, version)
         if action is None:
             return json_answer(self._metadata(servable))
-        call.found(servable)
-        return _infer(servable, request, body)
+        call.note_version(servable)
+        return _infer_work(servable, request, body)
 
     def _ready(self, name: str, version: int | None) -> Answer:
         is_ready = self._catalog.is_ready(name, version)
         return json_answer({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
     def _metadata(self, servable: Servable) -> dict[str, Any]:
-        signature = servable.signatures.get(DEFAULT) or next(iter(servable.signatures.values()))
+        first, *_ = servable.signatures.values()
+        signature = servable.signatures.get(DEFAULT, first)
         states = self._catalog.status(servable.name)
         versions = [state["version"] for state in states if state["state"] == "AVAILABLE"]
         return {
@@ -97,23 +87,26 @@ class InferenceRoutes:
         }
 
 
-def _infer(servable: Servable, request: HttpRequest, body: bytes) -> Work:
+def _infer_work(servable: Servable, request: HttpRequest, body: bytes) -> Work:
     content, binary = infer_format.split(body, request.headers.get(_LENGTH.lower()))
     parameters = content.get("parameters")
-    chosen = parameters.get("signature_name") if isinstance(parameters, dict) else None
-    if chosen is not None and not isinstance(chosen, str):
+    name = parameters.get("signature_name") if isinstance(parameters, dict) else None
+    if name is not None and not isinstance(name, str):
         raise RequestError("INVALID_ARGUMENT", "the parameter signature_name is no text")
-    signature = signature_of(servable.signatures, chosen or "")
-    asked = infer_format.read(content, signature, binary)
+    signature = signature_of(servable.signatures, name or "")
+    inputs = infer_format.read(content, signature, binary)
     head = {"model_name": servable.name, "model_version": str(servable.version)}
-    reply = functools.partial(_inferred, head, asked, signature)
-    return Work(servable, signature, asked.arrays, rows_of(asked.arrays), reply)
+    reply = functools.partial(_infer_answer, head, inputs, signature)
+    return Work(servable, signature, inputs.arrays, rows_of(inputs.arrays), reply)
 
 
-def _inferred(
-    head: dict[str, Any], asked: Any, signature: Signature, outputs: dict[str, Array]
+def _infer_answer(
+    head: dict[str, Any],
+    inputs: infer_format.InferRequest,
+    signature: Signature,
+    outputs: dict[str, Array],
 ) -> Answer:
-    data, length = infer_format.answer(head, asked, signature, outputs)
+    data, length = infer_format.answer(head, inputs, signature, outputs)
     if length is None:
         return Answer(data)
     kind = "application/octet-stream"

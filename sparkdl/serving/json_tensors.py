@@ -16,17 +16,6 @@ import numpy as np
 from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import TensorInfo
 
-__all__ = [
-    "Array",
-    "check_shape",
-    "from_json",
-    "is_base64",
-    "parse",
-    "plain",
-    "text_of",
-    "to_json",
-]
-
 Array = Any  # np.ndarray; strings are objects of type bytes.
 
 MAX_RANK = 32
@@ -132,7 +121,9 @@ def _at_once(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
         return None
     if dtype in _WHOLE:
         bounds = np.iinfo(dtype)
-        is_exact = not array.size or (array.min() >= bounds.min and array.max() <= bounds.max)
+        # Before 2.0, NumPy compares its uint64 with the limits of int64 as floats.
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        is_exact = bounds.min <= low and high <= bounds.max
     elif array.dtype.kind == "f":
         sizes = np.abs(array)
         if np.any(sizes >= _EXACT[dtype]) and int in set(map(type, flat)):

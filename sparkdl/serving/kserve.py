@@ -5,18 +5,21 @@ KServe 0.20 and newer.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from sparkdl.files.model_formats import LOADER_FILE
 from sparkdl.models import ModelVersion, registry
-
-__all__ = ["kserve"]
 
 # KServe writes it into each event of the log; monitoring reads the name of the model there.
 MODEL_ANNOTATION = "sparkdl/model"
+
+_TENSORFLOW = {"modelFormat": {"name": "tensorflow", "version": "2"}, "protocolVersion": "v1"}
+_SECRETS = "/etc/sparkdl"
 
 # What Knative scales on, and what the autoscaler of Kubernetes does.
 _MODES = {"Standard": ("cpu", "memory"), "Knative": ("concurrency", "rps")}
@@ -37,12 +40,15 @@ def kserve(
     cpu: str = "1",
     memory: str = "2Gi",
     gpus: int = 0,
+    image: str | None = None,
+    token_secret: str | None = None,
     root: str | None = None,
 ) -> str:
     """Return the InferenceService that serves a model on a Kubernetes cluster with KServe, as YAML.
 
-    KServe's TensorFlow Serving loads the version from the registry, which must be on a store that
-    the cluster reaches, such as `s3://`.
+    KServe's TensorFlow Serving loads a SavedModel from the registry, which must be on a store that
+    the cluster reaches, such as `s3://`. A model with a loader, see `models.export`, is served by
+    `sparkdl serve` in a container of yours.
 
     Args:
         name: the name of the model.
@@ -58,12 +64,16 @@ def kserve(
         cpu: cores of a server, as Kubernetes writes quantities.
         memory: memory of a server, as Kubernetes writes quantities.
         gpus: number of GPUs of a server.
+        image: for a model with a loader, the image of the container: with
+            `sparkdl-platform[serving]` and the packages that the loader imports.
+        token_secret: for a model with a loader, the name of the Kubernetes secret whose key
+            `token` is the secret that requests need, of at least 16 characters.
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
 
     Raises:
         ModelNotFoundError: if there is no such model or version.
-        ConfigError: if an argument is wrong, or the registry is on a local disk.
+        ConfigError: if an argument is wrong or missing, or the registry is on a local disk.
 
     Example:
         >>> from sparkdl import serving
@@ -76,7 +86,7 @@ def kserve(
     _check_replicas(min_replicas, max_replicas, mode)
     _check_scale(scale_on, mode)
     stable = _find(name, version, root)
-    resources = _resources(cpu, memory, gpus)
+    server = _Server(_resources(cpu, memory, gpus), image, token_secret)
     predictor = {
         "minReplicas": min_replicas,
         "maxReplicas": max_replicas,
@@ -87,10 +97,11 @@ def kserve(
     spec: dict[str, Any] = {}
     share = _share(canary)
     if share is None:
-        spec["predictor"] = {**predictor, **_model(stable, resources)}
+        spec["predictor"] = {**predictor, **server.model(stable)}
     else:
-        other, percent = _find(name, share[0], root), share[1]
-        spec = _with_canary((stable, other, percent), predictor, resources, mode)
+        other_name, percent = share
+        other = _find(name, other_name, root)
+        spec = _with_canary(stable, other, percent, predictor, server, mode)
     service = {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
@@ -106,43 +117,80 @@ def kserve(
 
 
 def _with_canary(
-    versions: tuple[ModelVersion, ModelVersion, int],
+    stable: ModelVersion,
+    other: ModelVersion,
+    percent: int,
     predictor: dict[str, Any],
-    resources: dict[str, Any],
+    server: "_Server",
     mode: str,
 ) -> dict[str, Any]:
-    stable, other, percent = versions
     if mode == "Knative":
         # Knative sends the rest to the revision before, which is the one that is deployed now.
-        shared = {**predictor, "canaryTrafficPercent": percent}
-        return {"predictor": {**shared, **_model(other, resources)}}
+        predictor = {**predictor, "canaryTrafficPercent": percent}
+        return {"predictor": {**predictor, **server.model(other)}}
     least = min(1, predictor["minReplicas"])
-    changed = {"name": f"v{other.version}", "minReplicas": least}
+    canary = {"name": f"v{other.version}", "minReplicas": least}
     return {
-        "predictor": {"name": f"v{stable.version}", **predictor, **_model(stable, resources)},
-        "canary": [
-            {"trafficPercent": percent, "predictor": {**changed, **_model(other, resources)}}
-        ],
+        "predictor": {"name": f"v{stable.version}", **predictor, **server.model(stable)},
+        "canary": [{"trafficPercent": percent, "predictor": {**canary, **server.model(other)}}],
     }
 
 
-def _model(version: ModelVersion, resources: dict[str, Any]) -> dict[str, Any]:
-    if storage.is_local(version.path):
-        raise ConfigError(
-            f"the model is at {version.path}, a local disk, which the cluster does not reach. Keep "
-            "the registry on a store, such as root='s3://bucket/runs', or copy the version there "
-            "with models.export(version, name, root='s3://bucket/runs')."
-        )
-    return {
-        "model": {
-            "name": "kserve-container",
-            "modelFormat": {"name": "tensorflow", "version": "2"},
-            "protocolVersion": "v1",
-            "resources": resources,
-        },
-        # TensorFlow Serving takes the folder above a version.
-        "storageUris": [{"uri": version.path, "mountPath": f"/mnt/models/{version.version}"}],
-    }
+@dataclass(frozen=True)
+class _Server:
+    """The server of a version.
+
+    Attributes:
+        resources: the requests and limits of its container.
+        image: see `kserve`.
+        token_secret: see `kserve`.
+    """
+
+    resources: dict[str, Any]
+    image: str | None
+    token_secret: str | None
+
+    def model(self, version: ModelVersion) -> dict[str, Any]:
+        """Return the part of a predictor that names the server and the files of a version."""
+        if storage.is_local(version.path):
+            raise ConfigError(
+                f"the model is at {version.path}, a local disk, which the cluster does not reach. "
+                "Keep the registry on a store, such as root='s3://bucket/runs', or copy the "
+                "version there with models.export(version, name, root='s3://bucket/runs')."
+            )
+        # The servers take the folder above a version.
+        if LOADER_FILE in version.details.get("files", {}):
+            parts, folder = self._own(version), f"/mnt/models/{version.name}"
+        elif self.image or self.token_secret:
+            raise ConfigError(
+                f"image or token_secret is given, but {version} is a SavedModel, which TensorFlow "
+                "Serving takes. Leave them out."
+            )
+        else:
+            parts, folder = {"model": {**self._container(), **_TENSORFLOW}}, "/mnt/models"
+        mount = {"uri": version.path, "mountPath": f"{folder}/{version.version}"}
+        return {**parts, "storageUris": [mount]}
+
+    def _container(self) -> dict[str, Any]:
+        return {"name": "kserve-container", "resources": self.resources}
+
+    def _own(self, version: ModelVersion) -> dict[str, Any]:
+        if not self.image or not self.token_secret:
+            raise ConfigError(
+                f"{version} has a loader, which needs image= (a container with "
+                "sparkdl-platform[serving] and the packages of the loader) and token_secret= (a "
+                "secret of Kubernetes with the key 'token')."
+            )
+        command = ["sparkdl", "serve", f"/mnt/models/{version.name}", "--host", "0.0.0.0"]
+        container = {
+            **self._container(),
+            "image": self.image,
+            "command": [*command, "--port", "8080", "--token-file", f"{_SECRETS}/token"],
+            "ports": [{"containerPort": 8080, "protocol": "TCP"}],
+            "volumeMounts": [{"name": "token", "mountPath": _SECRETS, "readOnly": True}],
+        }
+        volume = {"name": "token", "secret": {"secretName": self.token_secret}}
+        return {"containers": [container], "volumes": [volume]}
 
 
 def _find(name: str, version: int | str | None, root: str | None) -> ModelVersion:

@@ -1,12 +1,13 @@
 """Runs on the driver. A version of a model in memory, whose functions take requests."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.files import storage
+from sparkdl.files.model_formats import LOADER_FILE, library_of, load_keras
 from sparkdl.inference.model_file import local_copy
-from sparkdl.model_formats import library_of, load_keras
 from sparkdl.models.saved_model import write_keras
 from sparkdl.serving.batcher import Batcher, BatchFailed
 from sparkdl.serving.batching import Batching
 from sparkdl.serving.calls import Result
 from sparkdl.serving.json_tensors import Array
+from sparkdl.serving.model_process import ModelProcess, serving_signature
 from sparkdl.serving.request_error import RequestError
-from sparkdl.serving.signatures import Signature, TensorInfo, read_signatures
-
-__all__ = ["LoadedVersion", "load"]
+from sparkdl.serving.signatures import DEFAULT, Signature, TensorInfo, read_signatures
 
 # TensorFlow's exceptions, by code.
 _CODES = {
@@ -43,7 +44,7 @@ _CODES = {
 }
 MAX_MESSAGE = 500
 # Lines of a message of TensorFlow that tell of its code rather than of the request.
-_OF_CODE = re.compile(
+_CODE_LINE = re.compile(
     r"\s|Graph execution error|Detected at node|File \"|Traceback|\(most recent|$"
 )
 _OPERATION = re.compile(
@@ -53,17 +54,23 @@ _OPERATION = re.compile(
 _logger = logging.getLogger("sparkdl.serving")
 
 
+Function = Callable[[Signature, Sequence[Array]], list[Array]]
+
+
 class LoadedVersion:
     """A version of a model.
 
     Args:
         name: the name of the model.
         version: the number of the version.
-        signatures: the signatures of the SavedModel.
-        model: the SavedModel, as TensorFlow has loaded it.
+        signatures: the signatures of the model.
+        function: calls a signature with its inputs, in the order of their names, and returns its
+            outputs.
         num_bytes: the size of its files in bytes.
         batching: the options of batching; None computes each request alone.
         num_clients: see `Batcher`.
+        executor: the thread in which requests without batches wait for the model; by default those
+            of all models.
     """
 
     def __init__(
@@ -71,21 +78,23 @@ class LoadedVersion:
         name: str,
         version: int,
         signatures: Mapping[str, Signature],
-        model: Any,
+        function: Function,
         num_bytes: int = 0,
         batching: Batching | None = None,
         num_clients: Callable[[], int] | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.signatures = signatures
         self.num_bytes = num_bytes
-        self._model = model
+        self._function = function
+        self._executor = executor
         self._queues: dict[str, Batcher] = {}
         for key, signature in signatures.items():
             if batching and signature.has_rows and not key.startswith("__"):
-                function = functools.partial(_in_order, model, signature)
-                self._queues[key] = queue = Batcher(function, batching, num_clients)
+                compute = functools.partial(self._function, signature)
+                self._queues[key] = queue = Batcher(compute, batching, num_clients)
                 # Requests refer to this object: when it goes, the last of them was answered.
                 weakref.finalize(self, queue.close)
 
@@ -99,29 +108,31 @@ class LoadedVersion:
             RequestError: if the model refuses the inputs, or too many requests wait.
         """
         ordered = [arrays[name] for name in signature.inputs]
-        outputs, batch = None, None
+        outputs = None
+        batch_size = None
         if queue := self._queue_of(signature, ordered):
             # A row of another request may be wrong, or the model does not keep the rows apart.
             with suppress(BatchFailed):
-                outputs, batch = queue(ordered)
+                outputs, batch_size = queue(ordered)
         if outputs is None:
-            outputs = _in_order(self._model, signature, ordered)
-        return Result(dict(zip(signature.outputs, outputs, strict=True)), batch)
+            outputs = self._function(signature, ordered)
+        return Result(dict(zip(signature.outputs, outputs, strict=True)), batch_size)
 
     async def run_soon(
         self, signature: Signature, arrays: Mapping[str, Array], pool: Executor
     ) -> Result:
         """Compute the outputs in other threads, see `Servable`."""
         ordered = [arrays[name] for name in signature.inputs]
-        outputs, batch = None, None
+        outputs = None
+        batch_size = None
         if queue := self._queue_of(signature, ordered):
             with suppress(BatchFailed):
-                outputs, batch = await queue.run_soon(ordered)
+                outputs, batch_size = await queue.run_soon(ordered)
         if outputs is None:
             loop = asyncio.get_running_loop()
-            alone = functools.partial(_in_order, self._model, signature, ordered)
-            outputs = await loop.run_in_executor(pool, alone)
-        return Result(dict(zip(signature.outputs, outputs, strict=True)), batch)
+            alone = functools.partial(self._function, signature, ordered)
+            outputs = await loop.run_in_executor(self._executor or pool, alone)
+        return Result(dict(zip(signature.outputs, outputs, strict=True)), batch_size)
 
     def _queue_of(self, signature: Signature, arrays: Sequence[Array]) -> Batcher | None:
         """Return the queue for a request; None if its rows cannot be batched."""
@@ -149,13 +160,13 @@ class LoadedVersion:
         return is_warm
 
 
-def _in_order(model: Any, signature: Signature, arrays: Sequence[Array]) -> list[Array]:
+def _call(model: Any, signature: Signature, arrays: Sequence[Array]) -> list[Array]:
     """Call a function of a model with its inputs, in the order of their names.
 
     Raises:
         RequestError: if the function fails.
     """
-    with _told():
+    with _request_errors():
         tensors = {
             name: _tensor(array, info.dtype)
             for (name, info), array in zip(signature.inputs.items(), arrays, strict=True)
@@ -191,29 +202,29 @@ def _array(output: Any) -> Array:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _request_errors() -> Iterator[None]:
     """Raise an error of the model as one of the request, without a traceback."""
     try:
         yield
     except RequestError:
         raise
     except Exception as exc:
-        names = [kind.__name__ for kind in type(exc).__mro__]
+        names = getattr(exc, "kinds", None) or [kind.__name__ for kind in type(exc).__mro__]
         code = next((_CODES[name] for name in names if name in _CODES), "INTERNAL")
-        text = _plain(getattr(exc, "message", None) or str(exc))
+        text = _reason(getattr(exc, "message", None) or str(exc))
         if code == "INTERNAL":
             _logger.exception("a model failed")
         raise RequestError(code, text) from exc
 
 
-def _plain(message: str) -> str:
+def _reason(message: str) -> str:
     """Return what a message of TensorFlow says, without its traceback and names of operations.
 
     Example:
-        >>> _plain("Graph execution error:\\n\\n  File x\\nToo long {{node a}}\\n\\t [[a]] [Op:b]")
+        >>> _reason("Graph execution error:\\n\\n  File x\\nToo long {{node a}}\\n\\t [[a]] [Op:b]")
         'Too long'
     """
-    lines = [line for line in message.splitlines() if not _OF_CODE.match(line)]
+    lines = [line for line in message.splitlines() if not _CODE_LINE.match(line)]
     text = " ".join(_OPERATION.sub("", line).strip() for line in lines)
     return text[:MAX_MESSAGE].strip() or "the model failed"
 
@@ -228,19 +239,21 @@ def load(
     batching: Batching | None = None,
     num_clients: Callable[[], int] | None = None,
 ) -> LoadedVersion:
-    """Load a version of a model into this process.
+    """Load a version of a model: into this process, or with its loader into one of its own.
 
     Args:
-        url: path or URL of the folder of a SavedModel, or of a Keras file.
+        url: path or URL of the folder of a model, or of a Keras file.
         name: the name of the model.
         version: the number of the version.
         batching: the options of batching; None computes each request alone.
         num_clients: see `Batcher`.
 
     Raises:
-        ValueError: if it is no model.
+        ValueError: if it is no model, or its loader fails.
         OSError: if its files cannot be read.
     """
+    if storage.exists(storage.join(url, LOADER_FILE)):
+        return _with_loader(url, name, version, batching, num_clients)
     import tensorflow as tf
 
     with local_copy(url) as path, TemporaryDirectory(prefix="sparkdl-serving-") as temporary:
@@ -253,8 +266,40 @@ def load(
         try:
             model = tf.saved_model.load(str(path))
         except tf.errors.OpError as exc:
-            raise ValueError(f"{url} cannot be loaded: {_plain(exc.message)}") from exc
-    callable_ = {
+            raise ValueError(f"{url} cannot be loaded: {_reason(exc.message)}") from exc
+    callable_signatures = {
         key: s for key, s in signatures.items() if key in model.signatures or key[:2] == "__"
     }
-    return LoadedVersion(name, version, callable_, model, size, batching, num_clients)
+    function = functools.partial(_call, model)
+    return LoadedVersion(name, version, callable_signatures, function, size, batching, num_clients)
+
+
+def _with_loader(
+    url: str,
+    name: str,
+    version: int,
+    batching: Batching | None,
+    num_clients: Callable[[], int] | None,
+) -> LoadedVersion:
+    """Load a model with a loader into a process of its own, which ends with the version."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(local_copy(url))
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        process = ModelProcess(folder)
+        # One at a time: a model that hangs takes no thread of the others.
+        executor = ThreadPoolExecutor(1, thread_name_prefix=f"sparkdl-{name}-{version}")
+        stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+        stack.callback(process.close)
+        signatures = {DEFAULT: serving_signature(process.model)}
+        _logger.info("%s version %d computes in process %s", name, version, process.pid)
+
+        def compute(signature: Signature, arrays: Sequence[Array]) -> list[Array]:
+            with _request_errors():
+                return process(arrays)
+
+        loaded = LoadedVersion(
+            name, version, signatures, compute, size, batching, num_clients, executor
+        )
+        # Requests refer to the version: when it goes, the last of them was answered.
+        weakref.finalize(loaded, stack.pop_all().close)
+        return loaded

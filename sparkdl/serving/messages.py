@@ -6,8 +6,6 @@ from typing import Any
 
 from sparkdl.serving.json_tensors import to_json
 
-__all__ = ["MAX_MESSAGE", "Answer", "HttpRequest", "ReadBody", "error_answer", "json_answer"]
-
 # A message may repeat what the client has sent.
 MAX_MESSAGE = 1000
 

@@ -14,8 +14,6 @@ from prometheus_client import (
 
 from sparkdl.serving.calls import Call
 
-__all__ = ["Metrics"]
-
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
-from sparkdl.polling import poll_s
+from sparkdl.files.polling import poll_s
 from sparkdl.serving.loaded_version import LoadedVersion
 from sparkdl.serving.request_error import RequestError, not_found
-from sparkdl.serving.served_model import ServedModel
-
-__all__ = ["ModelSet"]
+from sparkdl.serving.served_model import ServedModel, servable_not_found
 
 LOCAL_POLL_S = 1.0
 REMOTE_POLL_S = 5.0
@@ -40,7 +38,7 @@ class ModelSet:
             names = ", ".join(model.name for model in models)
             raise ConfigError(f"the models are called {names}; expected names that differ.")
         self._limit = memory_limit_bytes
-        self._used: dict[str, float] = {}
+        self._use_times: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._is_closed = threading.Event()
@@ -100,16 +98,16 @@ class ModelSet:
         self, name: str, version: int | None = None, label: str | None = None
     ) -> LoadedVersion:
         """Return the version that a request asks for, see `Catalog`."""
-        model = self._model(name, f"Servable not found for request: {_asked(name, version)}")
+        model = self._model(name, servable_not_found(name, version))
         if self._limit is None:
             return model.find(version, label)
-        return self._bring(model, version, label)
+        return self._load(model, version, label)
 
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[dict[str, Any]]:
         """Return the state of each version, see `Catalog`."""
-        model = self._model(name, f"Could not find any versions of model {name}")
+        model = self._model(name, not_found(f"Could not find any versions of model {name}"))
         return model.status(version, label)
 
     def ready(self) -> bool:
@@ -118,7 +116,7 @@ class ModelSet:
 
     def is_ready(self, name: str, version: int | None = None) -> bool:
         """Return True if requests to a model can be answered, see `Catalog`."""
-        model = self._model(name, f"Could not find any versions of model {name}")
+        model = self._model(name, not_found(f"Could not find any versions of model {name}"))
         if self.loads_on_demand and not model.is_ready:
             # The first request loads the model, and a client may wait for this answer before it.
             failures = model.failures()
@@ -129,14 +127,14 @@ class ModelSet:
         """Return the name and the number of each loaded version."""
         return [(name, n) for name, model in self._models.items() for n in model.versions]
 
-    def _model(self, name: str, message: str) -> ServedModel:
+    def _model(self, name: str, error: RequestError) -> ServedModel:
         if name not in self._models:
-            raise not_found(message)
+            raise error
         return self._models[name]
 
-    def _bring(self, model: ServedModel, version: int | None, label: str | None) -> LoadedVersion:
+    def _load(self, model: ServedModel, version: int | None, label: str | None) -> LoadedVersion:
         """Load a model unless it is loaded, and unload others for which there is no memory."""
-        self._used[model.name] = time.monotonic()
+        self._use_times[model.name] = time.monotonic()
         if model.is_ready:
             # Another request may unload the model in the meantime.
             with contextlib.suppress(RequestError):
@@ -149,10 +147,10 @@ class ModelSet:
                 raise RequestError("UNAVAILABLE", f"the model {model.name} cannot be loaded now")
             return model.find(version, label)
 
-    def _make_room(self, needed: ServedModel) -> None:
-        others = [m for m in self._models.values() if m.is_ready and m is not needed]
-        others.sort(key=lambda model: self._used.get(model.name, 0.0))
-        while others and sum(m.num_bytes for m in [*others, needed]) > (self._limit or 0):
+    def _make_room(self, wanted: ServedModel) -> None:
+        others = [m for m in self._models.values() if m.is_ready and m is not wanted]
+        others.sort(key=lambda model: self._use_times.get(model.name, 0.0))
+        while others and sum(m.num_bytes for m in [*others, wanted]) > (self._limit or 0):
             others.pop(0).unload()
 
     # ---- versions
@@ -172,10 +170,6 @@ class ModelSet:
                 gc.collect()  # Models refer to themselves.
         if self._is_closed.is_set():
             self._unload()
-
-
-def _asked(name: str, version: int | None) -> str:
-    return f"Latest({name})" if version is None else f"Specific({name}, {version})"
 
 
 def _unusable(model: ServedModel) -> Exception:

@@ -21,8 +21,6 @@ from sparkdl.serving.json_tensors import (
 from sparkdl.serving.request_error import invalid
 from sparkdl.serving.signatures import Signature
 
-__all__ = ["PredictRequest", "answer", "answer_text", "read", "rows_of", "signature_name"]
-
 
 @dataclass(frozen=True)
 class PredictRequest:
@@ -59,7 +57,8 @@ def read(content: Mapping[str, Any], signature: Signature) -> PredictRequest:
     Raises:
         RequestError: if the inputs do not fit the signature.
     """
-    has_rows, has_columns = "instances" in content, "inputs" in content
+    has_rows = "instances" in content
+    has_columns = "inputs" in content
     if has_rows and has_columns:
         raise invalid(
             "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
@@ -69,7 +68,7 @@ def read(content: Mapping[str, Any], signature: Signature) -> PredictRequest:
     if has_rows:
         columns = _columns(content["instances"], signature)
     else:
-        columns = _named(content["inputs"], signature)
+        columns = _inputs(content["inputs"], signature)
     arrays: dict[str, Array] = {}
     for name, value in columns.items():
         arrays |= _arrays(name, value, signature)
@@ -105,10 +104,10 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and not is_base64(value)
 
 
-def _asked(signature: Signature) -> list[str]:
-    """Return the inputs that a request has to name; row splits are found from the rows."""
-    found = set(signature.ragged_inputs.values())
-    return [name for name in signature.inputs if name not in found]
+def _input_names(signature: Signature) -> list[str]:
+    """Return the inputs that a request has to name; row splits come from the rows."""
+    splits = set(signature.ragged_inputs.values())
+    return [name for name in signature.inputs if name not in splits]
 
 
 def _columns(rows: Any, signature: Signature) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def _columns(rows: Any, signature: Signature) -> dict[str, Any]:
         raise invalid("Excepting 'instances' to be an list/array")
     if not rows:
         raise invalid("No values in 'instances' array")
-    names = _asked(signature)
+    names = _input_names(signature)
     if not _is_object(rows[0]):
         if len(names) != 1:
             raise invalid(
@@ -145,9 +144,9 @@ def _columns(rows: Any, signature: Signature) -> dict[str, Any]:
     }
 
 
-def _named(inputs: Any, signature: Signature) -> dict[str, Any]:
+def _inputs(inputs: Any, signature: Signature) -> dict[str, Any]:
     """Return the values of each input, from an object with one value per input."""
-    names = _asked(signature)
+    names = _input_names(signature)
     if not _is_object(inputs):
         if len(names) != 1:
             raise invalid(

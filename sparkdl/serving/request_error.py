@@ -1,7 +1,5 @@
 """Runs anywhere (pure). The error of a request, and its code in HTTP."""
 
-__all__ = ["STATUS", "RequestError", "invalid", "not_found"]
-
 # TensorFlow's codes, as TensorFlow Serving maps them to HTTP.
 STATUS = {
     "INVALID_ARGUMENT": 400,

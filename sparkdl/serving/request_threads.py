@@ -7,8 +7,6 @@ from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["RequestThreads"]
-
 T = TypeVar("T")
 
 

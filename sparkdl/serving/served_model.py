@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl.polling import Outages, pause_s
+from sparkdl.files.polling import Outages, pause_s
 from sparkdl.serving.choice import Choice, pick
 from sparkdl.serving.loaded_version import LoadedVersion
-from sparkdl.serving.request_error import invalid, not_found
+from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.version_source import Listing, VersionSource
-
-__all__ = ["Loader", "ServedModel"]
 
 # Loads a version: takes its URL, the name of the model and the number.
 Loader = Callable[[str, str, int], LoadedVersion]
@@ -23,7 +21,7 @@ Loader = Callable[[str, str, int], LoadedVersion]
 # A version that cannot be loaded may be incomplete: it is tried again.
 MAX_TRIES = 5
 # Versions that are no more served and that the status still shows.
-MAX_ENDED = 10
+MAX_UNLOADED = 10
 
 _logger = logging.getLogger("sparkdl.serving")
 
@@ -45,6 +43,12 @@ class _Failure:
     message: str
     num_tries: int
     next_try: float
+
+
+def servable_not_found(name: str, version: int | None) -> RequestError:
+    """Return the error of a request for a version that is not loaded."""
+    text = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    return not_found(f"Servable not found for request: {text}")
 
 
 class ServedModel:
@@ -108,12 +112,7 @@ class ServedModel:
             chance = random.uniform(0, 100) if view.shares else 0.0
             version = pick(view.main, view.shares, [*view.loaded], chance)
         if version is None or version not in view.loaded:
-            asked = (
-                "Latest(" + self.name + ")"
-                if version is None
-                else f"Specific({self.name}, {version})"
-            )
-            raise not_found(f"Servable not found for request: {asked}")
+            raise servable_not_found(self.name, version)
         return view.loaded[version]
 
     def status(self, version: int | None = None, label: str | None = None) -> list[dict[str, Any]]:
@@ -159,21 +158,21 @@ class ServedModel:
     def _update(self, listing: Listing) -> None:
         loaded = dict(self._view.loaded)
         labels = {
-            label: self._named(label, number, listing, loaded)
+            label: self._label_version(label, number, listing, loaded)
             for label, number in listing.labels.items()
             if number in listing.urls or label in self._view.labels
         }
         # Requests for an alias, and its share, go to the version that answers for the alias.
-        answering = Listing(listing.urls, {**listing.labels, **labels})
-        main = self._new_main(self._choice.candidates(answering), listing, loaded)
-        shares = self._choice.shares(answering)
+        usable = Listing(listing.urls, {**listing.labels, **labels})
+        main = self._new_main(self._choice.candidates(usable), listing, loaded)
+        shares = self._choice.shares(usable)
         for number in {*shares} - {main}:
             self._load(number, listing, loaded)
-        wanted = {main, *shares, *labels.values()}
-        kept = {number: version for number, version in loaded.items() if number in wanted}
-        self._view = _View(kept, main, shares, labels)
-        self._unload([number for number in loaded if number not in kept], listing)
-        del loaded, kept
+        used = {main, *shares, *labels.values()}
+        versions = {number: version for number, version in loaded.items() if number in used}
+        self._view = _View(versions, main, shares, labels)
+        self._unload([number for number in loaded if number not in versions], listing)
+        del loaded, versions
 
     def _new_main(
         self, candidates: list[int], listing: Listing, loaded: dict[int, LoadedVersion]
@@ -184,7 +183,7 @@ class ServedModel:
                 return number
         return self._view.main
 
-    def _named(
+    def _label_version(
         self, label: str, number: int, listing: Listing, loaded: dict[int, LoadedVersion]
     ) -> int:
         """Return the version that answers for an alias: the one before while its own is broken."""
@@ -249,8 +248,8 @@ class ServedModel:
             self._states[number] = ("END", "")
             self._is_warm.pop(number, None)
             _logger.info("version %d of the model %s takes no more requests", number, self.name)
-        ended = [n for n in sorted(self._states) if n not in self._view.loaded]
-        for number in ended[:-MAX_ENDED]:
+        unloaded = [n for n in sorted(self._states) if n not in self._view.loaded]
+        for number in unloaded[:-MAX_UNLOADED]:
             self._states.pop(number)
         for number in self._failures.keys() - listing.urls.keys():
             self._failures.pop(number)
@@ -258,9 +257,9 @@ class ServedModel:
     def unload(self) -> None:
         """Unload all versions; the next `poll` loads them again."""
         with self._lock:
-            loaded = list(self._view.loaded)
+            numbers = list(self._view.loaded)
             self._view = _View(labels=self._view.labels)
-            self._unload(loaded, Listing({}))
+            self._unload(numbers, Listing({}))
         # Models refer to themselves.
         gc.collect()
 

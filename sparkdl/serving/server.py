@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from sparkdl.serving.grpc_server import GrpcServer
     from sparkdl.serving.http_server import HttpServer
 
-__all__ = ["Server"]
-
 
 class Server:
     """A model server in threads of this process, until `stop` or the end of the process.
@@ -23,7 +21,6 @@ class Server:
     Args:
         http: the HTTP server.
         models: the models.
-        address: the host and the port.
         token: the secret that requests need; None if they need none.
         grpc: the gRPC server; None if there is none.
         on_drain: called when the server begins to stop.
@@ -40,7 +37,6 @@ class Server:
         self,
         http: "HttpServer",
         models: ModelSet,
-        address: tuple[str, int],
         *,
         token: str | None,
         grpc: "GrpcServer | None" = None,
@@ -53,7 +49,7 @@ class Server:
         self._on_stop = on_stop
         self._lock = threading.Lock()
         self._is_stopped = threading.Event()
-        host, port = address
+        host, port = http.address
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self.token = token
         self._grpc = grpc
@@ -81,10 +77,10 @@ class Server:
             self._models.stop()
             deadline = time.monotonic() + timeout_s
             # Both APIs have the whole time.
-            grpc_ended = self._grpc.drain(timeout_s) if self._grpc else None
+            grpc_end = self._grpc.drain(timeout_s) if self._grpc else None
             self._http.drain(timeout_s)
-            if self._grpc and grpc_ended:
-                grpc_ended.wait()
+            if self._grpc and grpc_end:
+                grpc_end.wait()
                 self._grpc.close()
             self._http.close()
             self._on_stop()

@@ -1,20 +1,20 @@
 """Runs anywhere. The functions of a SavedModel: their inputs, outputs and method, from its file."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl.model_formats import SAVED_MODEL
+from sparkdl.files.model_formats import SAVED_MODEL
 from sparkdl.models.saved_model import saved_model_class
-from sparkdl.serving.graph_arguments import separate_inputs
 from sparkdl.serving.request_error import invalid
-
-__all__ = ["DEFAULT", "Signature", "TensorInfo", "read_signatures", "signature_of"]
 
 # The signature of a request that names none.
 DEFAULT = "serving_default"
 
+# The attribute with the name of an argument of a function.
+_ARGUMENT = "_user_specified_name"
 _DTYPES = {"half": "float16", "float": "float32", "double": "float64"}
 
 
@@ -92,7 +92,7 @@ def read_signatures(folder: Path) -> dict[str, Signature]:
         raise ValueError(f"{folder / SAVED_MODEL} is no SavedModel: {exc}") from exc
     graphs = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
     signatures = {
-        name: _signature(name, definition, separate_inputs(graph, definition))
+        name: _signature(name, definition, _separate_inputs(graph, definition))
         for graph in graphs or saved.meta_graphs
         for name, definition in sorted(graph.signature_def.items())
     }
@@ -105,20 +105,28 @@ def read_signatures(folder: Path) -> dict[str, Signature]:
 
 
 def _signature(name: str, definition: Any, separate: frozenset[str]) -> Signature:
-    from google.protobuf.json_format import MessageToDict
-
     return Signature(
         name=name,
         method=definition.method_name,
         separate=separate,
         inputs={key: _tensor(key, info) for key, info in sorted(definition.inputs.items())},
         outputs={key: _tensor(key, info) for key, info in sorted(definition.outputs.items())},
-        metadata=MessageToDict(
-            definition,
-            preserving_proto_field_name=True,
-            always_print_fields_with_no_presence=True,
-        ),
+        metadata=_as_dict(definition),
     )
+
+
+def _as_dict(message: Any) -> dict[str, Any]:
+    """Return the fields of a message, those without a value too."""
+    from google.protobuf import json_format
+
+    complete = "always_print_fields_with_no_presence"
+    # protobuf 4, which TensorFlow 2.16 and 2.17 have, has another name for it.
+    if complete not in inspect.signature(json_format.MessageToDict).parameters:
+        complete = "including_default_value_fields"
+    fields: dict[str, Any] = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, **{complete: True}
+    )
+    return fields
 
 
 def _tensor(name: str, info: Any) -> TensorInfo:
@@ -131,6 +139,46 @@ def _tensor(name: str, info: Any) -> TensorInfo:
     sizes = tuple(None if dim.size < 0 else int(dim.size) for dim in info.tensor_shape.dim)
     shape = None if info.tensor_shape.unknown_rank or is_ragged else sizes
     return TensorInfo(name, _DTYPES.get(dtype, dtype), shape, is_ragged)
+
+
+def _separate_inputs(graph: Any, definition: Any) -> frozenset[str]:
+    """Return the inputs of a signature that are arguments of their own, as far as it can be told.
+
+    A signature names the parts of a ragged argument `x` `x` and `x_1`. Two arguments may have the
+    same names. The function that the signature calls keeps the name of the argument of each part.
+
+    Args:
+        graph: the `MetaGraphDef`.
+        definition: the `SignatureDef`.
+    """
+    functions = {f.signature.name: f for f in graph.graph_def.library.function}
+    names = {info.name.partition(":")[0]: key for key, info in definition.inputs.items()}
+    for node in graph.graph_def.node:
+        wrapper = functions.get(node.attr["f"].func.name) if "f" in node.attr else None
+        if wrapper is None or not names.keys() & {*node.input}:
+            continue
+        # The wrapper has the inputs of the signature, in the order of the call.
+        pairs = zip(wrapper.signature.input_arg, node.input, strict=False)
+        inputs = {arg.name: names[name] for arg, name in pairs if name in names}
+        return _separate(wrapper, inputs, functions)
+    return frozenset()
+
+
+def _separate(
+    wrapper: Any, inputs: Mapping[str, str], functions: Mapping[str, Any]
+) -> frozenset[str]:
+    for call in wrapper.node_def:
+        inner = functions.get(call.attr["f"].func.name) if "f" in call.attr else None
+        if inner is None:
+            continue
+        arguments = {}
+        for index, name in enumerate(call.input):
+            attributes = inner.arg_attr.get(index)
+            if name in inputs and attributes is not None and _ARGUMENT in attributes.attr:
+                arguments[inputs[name]] = attributes.attr[_ARGUMENT].s
+        names = [*arguments.values()]
+        return frozenset(key for key, name in arguments.items() if names.count(name) == 1)
+    return frozenset()
 
 
 def signature_of(signatures: Mapping[str, Signature], name: str) -> Signature:

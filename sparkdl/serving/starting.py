@@ -2,17 +2,19 @@
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkdl.errors import ConfigError, ModelNotFoundError
-from sparkdl.loopback import is_loopback
+from sparkdl.files import storage
+from sparkdl.files.model_formats import LOADER_FILE
+from sparkdl.host.loopback import is_loopback
+from sparkdl.host.optional_packages import require
+from sparkdl.host.supported_versions import check_versions
+from sparkdl.host.tensorflow_noise import without_noise
 from sparkdl.serving.batching import Batching, batching_of
 from sparkdl.serving.choice import Choice
 from sparkdl.serving.inference_log import InferenceLog, check_log, log_of
@@ -20,10 +22,11 @@ from sparkdl.serving.loaded_version import load
 from sparkdl.serving.model_set import ModelSet
 from sparkdl.serving.served_model import ServedModel
 from sparkdl.serving.server import Server
-from sparkdl.serving.version_source import VersionSource, source_of
-from sparkdl.tensorflow_noise import without_noise
+from sparkdl.serving.version_source import Listing, VersionSource, source_of
 
-__all__ = ["start"]
+if TYPE_CHECKING:
+    from sparkdl.serving.grpc_server import GrpcServer
+    from sparkdl.serving.http_server import HttpServer
 
 MIN_TOKEN = 16
 
@@ -50,18 +53,19 @@ def start(
 
     The server speaks TensorFlow Serving's REST API and the Open Inference Protocol v2, and with
     `grpc_port=` TensorFlow Serving's gRPC API. New versions of a model are noticed, loaded and
-    warmed up before they take requests. TensorFlow is imported into this process.
+    warmed up before they take requests. TensorFlow is imported into this process for Keras models
+    and SavedModels; a model with a loader computes in a process of its own, see `models.export`.
 
     Args:
         name_or_path: the name of a model of the registry; the path or URL of a Keras file, of a
-            SavedModel, or of a folder with numbered SavedModels; or a list of names and paths.
+            SavedModel, or of a folder with numbered models; or a list of names and paths.
         version: the number of the version; by default the newest version.
         alias: an alias, such as `stable`: its version is served, wherever the alias moves.
         host: the address on which the server listens. Other addresses than those of the loopback
             interface need a token.
         port: the port; 0 takes a free one.
         grpc_port: the port of TensorFlow Serving's gRPC API, usually 8500; 0 takes a free one, and
-            None serves HTTP only. It needs the packages of `sparkdl[serving-grpc]`.
+            None serves HTTP only. It needs the packages of `sparkdl-platform[serving-grpc]`.
         batching: True to compute the rows of several requests at once, or a dict with some of
             `max_batch_size` (32 rows), `timeout_ms` (1.0), `max_enqueued_batches` (100),
             `allowed_batch_sizes` and `num_threads` (1). The rows of a model must not influence each
@@ -83,7 +87,7 @@ def start(
         The server, a context manager with `url`, `grpc_address`, `token` and `stop()`.
 
     Raises:
-        ConfigError: if an argument is wrong, or packages are missing.
+        ConfigError: if an argument is wrong, or packages are missing or too old.
         ModelNotFoundError: if there is no such model or version.
         ModelDamagedError: if no version of a model can be loaded.
 
@@ -93,89 +97,103 @@ def start(
         Traceback (most recent call last):
         sparkdl.errors.ModelNotFoundError: there is no model 'digits' in ...
     """
-    modules = _packages(grpc_port is not None)
+    _check_packages(grpc_port is not None)
     options = batching_of(batching)
-    given = [*name_or_path] if isinstance(name_or_path, list | tuple) else [name_or_path]
+    models = [*name_or_path] if isinstance(name_or_path, list | tuple) else [name_or_path]
     choice = Choice(version=version, alias=alias, weights=dict(_mapping(weights)))
-    if not given:
+    if not models:
         raise ConfigError("name_or_path is an empty list; expected at least one model.")
-    if len(given) != 1 and choice != Choice():
+    if len(models) != 1 and choice != Choice():
         raise ConfigError(
-            f"version, alias or weights is given for {len(given)} models; expected one model."
+            f"version, alias or weights is given for {len(models)} models; expected one model."
         )
     secret = _token(host, token)
     check_log(log)
-    limits = [_bytes(max_body_mb, "max_body_mb"), _bytes(memory_limit_mb, "memory_limit_mb")]
-    sources = [source_of(model, root) for model in given]
+    max_bytes = _bytes(max_body_mb, "max_body_mb") or 0
+    memory_bytes = _bytes(memory_limit_mb, "memory_limit_mb")
+    sources = [source_of(model, root) for model in models]
     for source in sources:
-        _check_exists(source, choice)
-    running: list[Any] = []
-    # The connections of gRPC carry several requests at a time.
-    num_clients = None if grpc_port is not None else functools.partial(_num_clients, running)
-    served = _served(sources, choice, options, num_clients)
+        listing = source.look()
+        _check_exists(source, listing, choice)
+        _check_framework(listing)
     # Everything that was started ends if a later step fails.
     with contextlib.ExitStack() as stack:
-        sockets = _listen(modules, (host, port, grpc_port), limits[0], stack)
-        models = ModelSet(served, limits[1])
-        stack.callback(models.close)
+        http, grpc = _listen(host, port, grpc_port, max_bytes, stack)
+        # The connections of gRPC carry several requests at a time.
+        num_clients = None if grpc else lambda: http.num_connections
+        served = ModelSet(_served_models(sources, choice, options, num_clients), memory_bytes)
+        stack.callback(served.close)
         with without_noise():
-            models.start()
-        parts = _Parts(
-            modules=modules,
-            models=models,
-            sockets=sockets,
-            token=secret,
-            max_body_bytes=limits[0] or 0,
-            log=_start_log(log, stack),
-            running=running,
-        )
-        server = _server(parts, stack)
+            served.start()
+        inference_log = log_of(log)
+        if inference_log:
+            stack.callback(inference_log.close)
+        server = _answer(http, grpc, served, inference_log, secret, max_bytes)
         stack.pop_all()
+    _logger.info("%r in process %d", server, os.getpid())
     return server
 
 
+def _check_packages(has_grpc: bool) -> None:
+    """Validate that the packages of the servers are installed, in supported versions."""
+    for package in ("h11", "prometheus_client", "uvicorn", "uvloop"):
+        require(package, "the model server")
+    for package in ("grpc", "tensorflow_serving") if has_grpc else ():
+        require(package, "grpc_port=")
+
+
 def _listen(
-    modules: Mapping[str, Any],
-    address: tuple[str, int, int | None],
-    max_bytes: int | None,
-    stack: contextlib.ExitStack,
-) -> tuple[Any, Any]:
-    """Take the ports; return the socket of HTTP, and the server of gRPC if there is one."""
-    host, port, grpc_port = address
-    bound = stack.enter_context(modules["http_server"].listen(host, port))
+    host: str, port: int, grpc_port: int | None, max_bytes: int, stack: contextlib.ExitStack
+) -> tuple["HttpServer", "GrpcServer | None"]:
+    """Take the ports for HTTP, and for gRPC if its port is given."""
+    from sparkdl.serving.http_server import HttpServer, listen
+
+    http = HttpServer(listen(host, port), max_bytes)
+    stack.callback(http.close)
     if grpc_port is None:
-        return bound, None
-    grpc = modules["grpc_server"].GrpcServer(host, grpc_port, max_bytes)
+        return http, None
+    from sparkdl.serving.grpc_server import GrpcServer
+
+    grpc = GrpcServer(host, grpc_port, max_bytes)
     stack.callback(grpc.close)
-    return bound, grpc
+    return http, grpc
 
 
-def _start_log(log: Any, stack: contextlib.ExitStack) -> InferenceLog | None:
-    started = log_of(log)
-    if started:
-        stack.callback(started.close)
-    return started
+def _answer(
+    http: "HttpServer",
+    grpc: "GrpcServer | None",
+    models: ModelSet,
+    log: InferenceLog | None,
+    token: str | None,
+    max_bytes: int,
+) -> Server:
+    """Answer requests from now on."""
+    from sparkdl.serving.application import Application
+    from sparkdl.serving.metrics import Metrics
 
+    metrics = Metrics(models.loaded, lambda: http.num_open, lambda: log.num_dropped if log else 0)
+    observers = [metrics.observe, *([log.observe] if log else [])]
+    application = Application(
+        models,
+        token=token,
+        observers=observers,
+        metrics=metrics.page,
+        max_body_bytes=max_bytes,
+    )
+    if grpc:
+        from sparkdl.serving.grpc_services import GrpcServices
 
-def _packages(has_grpc: bool) -> dict[str, Any]:
-    """Return the modules that need more than sparkdl does."""
-    modules: dict[str, Any] = {}
-    extra, names = "serving", ["application", "http_server", "metrics"]
-    try:
-        for name in names:
-            modules[name] = importlib.import_module(f"sparkdl.serving.{name}")
-        if has_grpc:
-            extra = "serving-grpc"
-            for name in ("grpc_server", "grpc_services"):
-                modules[name] = importlib.import_module(f"sparkdl.serving.{name}")
-            if importlib.util.find_spec("tensorflow_serving") is None:
-                raise ImportError("No module named 'tensorflow_serving'")
-    except ImportError as exc:
-        raise ConfigError(
-            f"the model server needs packages that are not installed ({exc}): pip install "
-            f"'sparkdl[{extra}]'."
-        ) from exc
-    return modules
+        services = GrpcServices(models, token=token, observers=observers, max_bytes=max_bytes)
+        grpc.start(services.handlers())
+    http.start(application.answer_soon)
+    return Server(
+        http,
+        models,
+        token=token,
+        grpc=grpc,
+        on_drain=application.drain,
+        on_stop=log.close if log else lambda: None,
+    )
 
 
 def _mapping(weights: Any) -> Mapping[Any, Any]:
@@ -205,8 +223,7 @@ def _token(host: str, token: str | None) -> str | None:
     return None if is_loopback(host) else secrets.token_urlsafe(24)
 
 
-def _check_exists(source: VersionSource, choice: Choice) -> None:
-    listing = source.look()
+def _check_exists(source: VersionSource, listing: Listing, choice: Choice) -> None:
     if missing := choice.missing(listing):
         raise ModelNotFoundError(
             f"the model {source.name} has no version or alias {missing[0]!r}; it has the versions "
@@ -215,12 +232,15 @@ def _check_exists(source: VersionSource, choice: Choice) -> None:
         )
 
 
-def _num_clients(running: list[Any]) -> int:
-    """Return the number of connections to the HTTP server, which may not run yet."""
-    return running[0].num_connections if running else 0
+def _check_framework(listing: Listing) -> None:
+    """Validate that TensorFlow is here for a model that needs it."""
+    newest = [*listing.urls.values()][-1:]
+    if not any(storage.exists(storage.join(url, LOADER_FILE)) for url in newest):
+        require("tensorflow", "the model server")
+        check_versions("tensorflow", "keras")
 
 
-def _served(
+def _served_models(
     sources: list[VersionSource],
     choice: Choice,
     options: Batching | None,
@@ -229,65 +249,3 @@ def _served(
     sizes = {1, *((options.allowed_batch_sizes or (options.max_batch_size,)) if options else ())}
     loader = functools.partial(load, batching=options, num_clients=num_clients)
     return [ServedModel(source, choice, loader, tuple(sorted(sizes))) for source in sources]
-
-
-@dataclass(kw_only=True)
-class _Parts:
-    """The parts that a server is made of.
-
-    Attributes:
-        modules: the modules that need more packages, by name.
-        models: the models, which are loaded.
-        sockets: the socket of HTTP and the server of gRPC; None for no gRPC.
-        token: the secret that requests need; None if they need none.
-        max_body_bytes: the size of the largest request.
-        log: the inference log; None for no log.
-        running: gets the HTTP server when it runs.
-    """
-
-    modules: Mapping[str, Any]
-    models: ModelSet
-    sockets: tuple[Any, Any]
-    token: str | None
-    max_body_bytes: int
-    log: InferenceLog | None
-    running: list[Any]
-
-
-def _server(parts: _Parts, stack: contextlib.ExitStack) -> Server:
-    """Answer requests from now on."""
-    modules, models, log, running = parts.modules, parts.models, parts.log, parts.running
-    bound, grpc = parts.sockets
-    metrics = modules["metrics"].Metrics(
-        models.loaded,
-        lambda: running[0].num_open if running else 0,
-        lambda: log.num_dropped if log else 0,
-    )
-    observers = [metrics.observe, *([log.observe] if log else [])]
-    application = modules["application"].Application(
-        models,
-        token=parts.token,
-        observers=observers,
-        metrics=metrics.page,
-        max_body_bytes=parts.max_body_bytes,
-    )
-    address = bound.getsockname()[:2]
-    http = modules["http_server"].HttpServer(application.answer_soon, bound, parts.max_body_bytes)
-    stack.callback(http.close)
-    running.append(http)
-    if grpc:
-        services = modules["grpc_services"].GrpcServices(
-            models, token=parts.token, observers=observers, max_bytes=parts.max_body_bytes
-        )
-        grpc.start(services.handlers())
-    server = Server(
-        http,
-        models,
-        address,
-        token=parts.token,
-        grpc=grpc,
-        on_drain=application.drain,
-        on_stop=log.close if log else lambda: None,
-    )
-    _logger.info("%r in process %d", server, os.getpid())
-    return server

@@ -11,11 +11,9 @@ from sparkdl.serving import example_format, predict_format
 from sparkdl.serving.calls import Call, Catalog, Servable, Work
 from sparkdl.serving.json_tensors import Array, parse
 from sparkdl.serving.messages import Answer, HttpRequest, json_answer
+from sparkdl.serving.request_checks import version_number
 from sparkdl.serving.request_error import invalid
 from sparkdl.serving.signatures import signature_of
-from sparkdl.serving.version_number import version_number
-
-__all__ = ["TensorFlowRoutes"]
 
 _VERSION = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
 _PREDICTION = re.compile(rf"{_VERSION}:(classify|regress|predict)", re.IGNORECASE)
@@ -47,11 +45,11 @@ class TensorFlowRoutes:
             name, version, label, method = match.groups()
             call.method = method.lower()
             servable = self._catalog.find(name, version_number(version), label)
-            call.found(servable)
+            call.note_version(servable)
             content = parse(body)
             if call.method == "predict":
-                return _predict(servable, content)
-            return _examples(servable, content, call)
+                return _predict_work(servable, content)
+            return _examples_work(servable, content, call)
         if request.method in ("GET", "HEAD") and (match := _STATUS.fullmatch(request.path)):
             name, version, label, is_metadata = match.groups()
             if is_metadata:
@@ -64,30 +62,30 @@ class TensorFlowRoutes:
         raise invalid(f"Malformed request: {request.method} {request.path}")
 
 
-def _predict(servable: Servable, content: dict[str, Any]) -> Work:
+def _predict_work(servable: Servable, content: dict[str, Any]) -> Work:
     signature = signature_of(servable.signatures, predict_format.signature_name(content))
-    asked = predict_format.read(content, signature)
-    rows = predict_format.rows_of(asked.arrays)
-    reply = functools.partial(_prediction, is_rows=asked.is_rows)
-    return Work(servable, signature, asked.arrays, rows, reply)
+    request = predict_format.read(content, signature)
+    rows = predict_format.rows_of(request.arrays)
+    reply = functools.partial(_predict_answer, is_rows=request.is_rows)
+    return Work(servable, signature, request.arrays, rows, reply)
 
 
-def _prediction(outputs: dict[str, Array], is_rows: bool) -> Answer:
+def _predict_answer(outputs: dict[str, Array], is_rows: bool) -> Answer:
     return Answer(predict_format.answer_text(outputs, is_rows))
 
 
-def _examples(servable: Servable, content: dict[str, Any], call: Call) -> Work:
+def _examples_work(servable: Servable, content: dict[str, Any], call: Call) -> Work:
     signature = signature_of(servable.signatures, predict_format.signature_name(content))
     name = example_format.example_input(signature, call.method)
     examples = example_format.read_examples(content)
     is_classify = call.method == "classify"
-    of_method = example_format.classify_answer if is_classify else example_format.regress_answer
-    reply = functools.partial(_results, of_method, num_examples=len(examples))
+    to_json = example_format.classify_answer if is_classify else example_format.regress_answer
+    reply = functools.partial(_examples_answer, to_json, num_examples=len(examples))
     return Work(servable, signature, {name: examples}, len(examples), reply)
 
 
-def _results(of_method: Any, outputs: dict[str, Array], num_examples: int) -> Answer:
-    return json_answer(of_method(outputs, num_examples))
+def _examples_answer(to_json: Any, outputs: dict[str, Array], num_examples: int) -> Answer:
+    return json_answer(to_json(outputs, num_examples))
 
 
 def _metadata(servable: Servable) -> dict[str, Any]:

@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError, ModelNotFoundError
-from sparkdl.model_formats import KERAS_FILES, SAVED_MODEL, is_model
+from sparkdl.files import storage
+from sparkdl.files.model_formats import KERAS_FILES, is_model
 from sparkdl.models import aliases, registry
 from sparkdl.models.layout import ModelPaths
 from sparkdl.models.numbered import numbers
-
-__all__ = ["FolderSource", "Listing", "RegistrySource", "VersionSource", "source_of"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -70,12 +68,13 @@ class RegistrySource:
     def look(self) -> Listing:
         """Return the versions and aliases; the description of a version is looked for once."""
         paths = self._paths
-        found = numbers(storage.list_names(paths.folder))
-        new = [number for number in found if number not in self._complete]
+        folders = numbers(storage.list_names(paths.folder))
+        new = [number for number in folders if number not in self._complete]
         self._complete |= {number for number in new if storage.exists(paths.record(number))}
-        urls = {number: paths.version(number) for number in found if number in self._complete}
-        named = aliases.aliases_of(paths) if urls else {}
-        return Listing(urls, {name: number for number, names in named.items() for name in names})
+        urls = {number: paths.version(number) for number in folders if number in self._complete}
+        names_by_number = aliases.aliases_of(paths) if urls else {}
+        labels = {name: number for number, names in names_by_number.items() for name in names}
+        return Listing(urls, labels)
 
 
 class FolderSource:
@@ -98,11 +97,9 @@ class FolderSource:
         """Return the versions; a model that is no numbered folder is version 1."""
         if is_model(self.url):
             return Listing({1 if self._number is None else self._number: self.url})
-        found = numbers(storage.list_names(self.url))
-        urls = {number: storage.join(self.url, number) for number in found}
-        return Listing(
-            {n: url for n, url in urls.items() if storage.exists(storage.join(url, SAVED_MODEL))}
-        )
+        folders = numbers(storage.list_names(self.url))
+        urls = {number: storage.join(self.url, number) for number in folders}
+        return Listing({n: url for n, url in urls.items() if is_model(url)})
 
 
 def source_of(name_or_path: object, root: str | None) -> VersionSource:
@@ -125,9 +122,9 @@ def source_of(name_or_path: object, root: str | None) -> VersionSource:
         )
     is_name = _NAME.fullmatch(text) and not text.endswith(KERAS_FILES) and not text.isdecimal()
     if is_name:
-        named = RegistrySource(text, root)
-        if named.look().urls:
-            return named
+        model = RegistrySource(text, root)
+        if model.look().urls:
+            return model
     folder = FolderSource(text)
     if folder.look().urls:
         return folder

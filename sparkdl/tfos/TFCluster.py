@@ -16,11 +16,14 @@ from pyspark.sql import SparkSession
 
 from sparkdl.cluster.plan import Resources
 from sparkdl.cluster.program.packaging import pack
+from sparkdl.cluster.program.preloading import find_framework
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, PreflightError
-from sparkdl.runner.execute import execute
-from sparkdl.runner.preview import USES_RESULT, end_program, is_previewing
+from sparkdl.runner.pipeline.execute import execute
+from sparkdl.runner.pipeline.prepare import check_framework
+from sparkdl.runner.pipeline.preview import USES_RESULT, end_preview
 from sparkdl.runs import Run
+from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.classic_spark import check_context
 from sparkdl.tfos.cluster.handle import InputMode, TFCluster
 from sparkdl.tfos.cluster.topology import board_place, places_of, request_of
@@ -28,6 +31,8 @@ from sparkdl.tfos.node.runtime import QUEUES, ClusterInfo, run_node
 from sparkdl.tfos.paths import default_filesystem
 
 __all__ = ["InputMode", "TFCluster", "run", "tf_status"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 # The error of the latest cluster under the key `error`, once a node has failed. Programs read it.
 tf_status: dict[str, str] = {}
@@ -109,7 +114,8 @@ def run(
         log_dir=log_dir,
         queues=tuple(queues),
     )
-    pack(map_fun)  # Raises an error that names what cannot be sent.
+    program = pack(map_fun)  # Raises an error that names what cannot be sent.
+    check_framework(find_framework(program.imports), program)
     function = functools.partial(run_node, map_fun, tf_args, info)
     spark = SparkSession.builder.getOrCreate()
     request = request_of(function, map_fun, tf_args, places, spark, is_fed, driver_ps_nodes)
@@ -124,8 +130,7 @@ def run(
     _await_slots(spark_cluster, num_tasks, min(reservation_timeout, REGISTRATION_TIMEOUT_S))
     tf_status.clear()
     started = execute(request)
-    if is_previewing():
-        end_program(USES_RESULT)
+    end_preview(USES_RESULT)
     threading.Thread(target=_cancel_with_program, args=(started,), daemon=True).start()
     cluster = TFCluster(sc, spark_cluster, started, info, input_mode)
     try:

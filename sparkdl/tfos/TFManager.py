@@ -11,7 +11,11 @@ from collections.abc import Iterable
 from multiprocessing.managers import BaseManager
 from typing import Any
 
+from sparkdl.tfos.absent_names import absent_names
+
 __all__ = ["TFManager", "connect", "start"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 class TFManager(BaseManager):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.feed.inbox import Boundary, Inbox
 from sparkdl.tfos.node.saved_model import export_saved_model
 from sparkdl.tfos.paths import hdfs_path
@@ -23,6 +24,8 @@ __all__ = [
     "start_cluster_server",
     "terminate",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 _logger = logging.getLogger("sparkdl.tfos")
 
@@ -100,17 +103,17 @@ class DataFeed:
         inbox = self._inbox
         size = math.ceil(batch_size)
         while len(rows) < size:
-            taken = inbox.take(self.qname_in, size - len(rows))
-            if taken is Boundary.FEED:
+            items = inbox.take(self.qname_in, size - len(rows))
+            if items is Boundary.FEED:
                 self.done_feeding = True
                 break
-            if taken is Boundary.PARTITION:
+            if items is Boundary.PARTITION:
                 if rows and not self.train_mode:
                     break
             elif rows:
-                rows += taken
+                rows += items
             else:
-                rows = list(taken)
+                rows = list(items)
         if self.input_tensors is None:
             return rows
         return {name: [row[i] for row in rows] for i, name in enumerate(self.input_tensors)}

@@ -9,15 +9,18 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster.plan import Resources, Role
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.options import Options, check_count
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runs.provenance import function_name
+from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.classic_spark import check_context
 from sparkdl.tfos.cluster.topology import check_args, independent_request, num_gpus_of
 from sparkdl.tfos.node.runtime import run_alone
 from sparkdl.tfos.paths import default_filesystem
 
 __all__ = ["run"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 def run(

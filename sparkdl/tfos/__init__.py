@@ -8,8 +8,7 @@ Modules, functions, arguments and defaults are those of TensorFlowOnSpark 2.2.5
 (https://github.com/yahoo/TensorFlowOnSpark). Each module is imported when it is first used.
 """
 
-import importlib
-from types import ModuleType
+from sparkdl.tfos.absent_names import absent_names
 
 __all__ = [
     "TFCluster",
@@ -27,12 +26,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        return importlib.import_module(f"sparkdl.tfos.{name}")
-    raise AttributeError(
-        f"module 'sparkdl.tfos' has no attribute {name!r}. Expected one of {', '.join(__all__)}."
-    )
+__getattr__ = absent_names(__name__, __all__)
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sparkdl.errors import ConfigError, PreflightError
-from sparkdl.spark_ml import is_of_connect
+from sparkdl.spark.connect import is_of_connect
 
 __all__ = ["check_context", "check_session"]
 
@@ -19,7 +19,7 @@ def check_context(sc: Any, caller: str) -> None:
         PreflightError: if it is a session of Spark Connect.
         ConfigError: if it is something else.
     """
-    _refuse_connect(sc, caller)
+    check_session(sc, caller)
     if not hasattr(sc, "_jsc"):
         raise ConfigError(
             f"{caller} got sc={sc!r}; expected a SparkContext, such as spark.sparkContext of a "
@@ -27,20 +27,16 @@ def check_context(sc: Any, caller: str) -> None:
         )
 
 
-def check_session(df: Any, caller: str) -> None:
-    """Validate that a DataFrame is not one of Spark Connect.
+def check_session(value: object, caller: str) -> None:
+    """Validate that a DataFrame, or what stands for a SparkContext, is not one of Spark Connect.
 
     Args:
-        df: the DataFrame.
+        value: the object.
         caller: the name of the function that got it.
 
     Raises:
         PreflightError: if it is.
     """
-    _refuse_connect(df, caller)
-
-
-def _refuse_connect(value: object, caller: str) -> None:
     if is_of_connect(value):
         raise PreflightError(
             f"{caller} cannot run through Spark Connect: the API of TensorFlowOnSpark works with a "

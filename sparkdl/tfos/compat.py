@@ -2,10 +2,13 @@
 
 from typing import Any
 
-from sparkdl.model_formats import library_of_object
+from sparkdl.files.model_formats import library_of_object
+from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.node import saved_model
 
 __all__ = ["disable_auto_shard", "export_saved_model", "is_gpu_available"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:

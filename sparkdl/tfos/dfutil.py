@@ -27,6 +27,7 @@ from sparkdl.data.tfexample.schema_inference import inspect
 from sparkdl.data.tfexample.to_arrow import values_of
 from sparkdl.errors import ConfigError
 from sparkdl.tfos import paths
+from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.classic_spark import check_context, check_session
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "saveAsTFRecords",
     "toTFExample",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 # The DataFrames that `loadTFRecords` has returned, with their `input_dir`.
 loadedDF: "WeakKeyDictionary[DataFrame, str]" = WeakKeyDictionary()
@@ -257,7 +260,8 @@ def _type_of(feature: Any) -> Any:
     elif values := feature.float_list.value:
         kind = T.DoubleType()
     else:
-        values, kind = feature.bytes_list.value, T.StringType()
+        values = feature.bytes_list.value
+        kind = T.StringType()
     return T.ArrayType(kind) if len(values) > 1 else kind
 
 

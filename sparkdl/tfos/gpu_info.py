@@ -4,8 +4,11 @@ import random
 import time
 
 from sparkdl import devices
+from sparkdl.tfos.absent_names import absent_names
 
 __all__ = ["AS_LIST", "AS_STRING", "MAX_RETRIES", "get_gpus", "is_gpu_available"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 MAX_RETRIES = 3
 AS_STRING = "string"
@@ -63,11 +66,11 @@ def get_gpus(
         )
     if worker_index == -1:
         random.shuffle(free)
-        chosen = free[:num_gpu]
+        gpus = free[:num_gpu]
     else:
         first = worker_index * num_gpu
-        chosen = [free[(first + i) % len(free)] for i in range(num_gpu)]
-    return ",".join(chosen) if format == AS_STRING else chosen
+        gpus = [free[(first + i) % len(free)] for i in range(num_gpu)]
+    return ",".join(gpus) if format == AS_STRING else gpus
 
 
 def _free() -> list[str]:

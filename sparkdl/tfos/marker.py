@@ -1,6 +1,10 @@
 """Runs anywhere (pure). The marks that programs put into queues between rows."""
 
+from sparkdl.tfos.absent_names import absent_names
+
 __all__ = ["EndPartition", "Marker"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 class Marker:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
 from sparkdl.tfos import util
+from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.classic_spark import check_session
 from sparkdl.tfos.ml import persistence, transform
 from sparkdl.tfos.ml.params import (
@@ -35,36 +36,13 @@ from sparkdl.tfos.ml.params import (
     HasTFRecordDir,
     Namespace,
     TFParams,
-    TFTypeConverters,
 )
+from sparkdl.tfos.ml.params import TFTypeConverters as TFTypeConverters
+from sparkdl.tfos.ml.params import __all__ as _of_params
 
-__all__ = [
-    "HasBatchSize",
-    "HasClusterSize",
-    "HasEpochs",
-    "HasExportDir",
-    "HasGraceSecs",
-    "HasInputMapping",
-    "HasInputMode",
-    "HasMasterNode",
-    "HasModelDir",
-    "HasNumPS",
-    "HasOutputMapping",
-    "HasProtocol",
-    "HasReaders",
-    "HasSignatureDefKey",
-    "HasSteps",
-    "HasTFRecordDir",
-    "HasTagSet",
-    "HasTensorboard",
-    "Namespace",
-    "TFEstimator",
-    "TFModel",
-    "TFParams",
-    "TFTypeConverters",
-    "single_node_env",
-    "yield_batch",
-]
+__all__ = [*_of_params, "TFEstimator", "TFModel", "single_node_env", "yield_batch"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 _ESTIMATOR = {
     "input_mapping": {},

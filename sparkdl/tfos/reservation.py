@@ -2,7 +2,11 @@
 
 from typing import NoReturn
 
+from sparkdl.tfos.absent_names import absent_names
+
 __all__ = ["Client", "Server"]
+
+__getattr__ = absent_names(__name__, __all__)
 
 
 class Server:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Sequence
 
 from sparkdl.tfos import gpu_info
+from sparkdl.tfos.absent_names import absent_names
 
 __all__ = [
     "find_in_path",
@@ -14,6 +15,8 @@ __all__ = [
     "single_node_env",
     "write_executor_id",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 _EXECUTOR_ID = "executor_id"
 # An address reserved for documentation (RFC 5737). Connecting a UDP socket sends no packet.
@@ -43,14 +46,14 @@ def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[s
         >>> os.environ.update({} if previous is None else {"CUDA_VISIBLE_DEVICES": previous})
     """
     _expand_classpath()
-    chosen = ""
+    gpus = ""
     if num_gpus > 0 and gpu_info.is_gpu_available():
         index = worker_index
         if index >= 0 and nodes:
             host = _host(nodes[index])
             index = [node for node in nodes if _host(node) == host].index(nodes[index])
-        chosen = str(gpu_info.get_gpus(num_gpus, index))
-    os.environ["CUDA_VISIBLE_DEVICES"] = chosen
+        gpus = str(gpu_info.get_gpus(num_gpus, index))
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus
 
 
 def _host(node: str) -> str:

@@ -22,15 +22,12 @@ from sparkdl.errors import (
     RunNotFoundError,
     SparkDLError,
 )
-from sparkdl.loopback import leads_here
-from sparkdl.runs.html_page import shared_file
+from sparkdl.host.loopback import leads_here
+from sparkdl.runs.views.html_page import shared_file
 from sparkdl.ui import compared, model_versions, one_trial, overview, trial_table
+from sparkdl.ui.commands import carry_out
 from sparkdl.ui.live_runs import LiveRuns
-from sparkdl.ui.orders import carry_out
 from sparkdl.ui.plain import to_plain_json
-
-__all__ = ["Application"]
-
 
 # Plotly compiles its WebGL figures, and sets styles of elements. A notebook on this host, or behind
 # a tunnel, may show the page in a frame. https://www.w3.org/TR/CSP3/
@@ -113,7 +110,7 @@ class Application:
             _logger.exception("the page cannot answer %s", request.path)
             response = _error(f"{type(exc).__name__}: {exc}", 500)
         response.headers.extend(HEADERS)
-        return _packed(request, response)(environ, start)
+        return _compress(request, response)(environ, start)
 
     def _answer(self, request: Request) -> Response:
         # A page of another host, whose name was made to lead here, has that name in `Host`.
@@ -156,7 +153,7 @@ class Application:
             "runs": rows,
             "unreadable": unreadable,
         }
-        return _versioned(request, answer)
+        return _with_version(request, answer)
 
     def _overview(self, request: Request, run_id: str) -> Response:
         snapshot = self._live.snapshot(run_id)
@@ -211,7 +208,7 @@ class Application:
 
     def _all_models(self, request: Request) -> Response:
         rows = [model_versions.row(version) for version in self._live.models()]
-        return _versioned(request, {"root": self._live.root, "models": rows})
+        return _with_version(request, {"root": self._live.root, "models": rows})
 
     def _model(self, request: Request, name: str, number: int) -> Response:
         answer = model_versions.details(name, number, self._live.root)
@@ -235,8 +232,8 @@ class Application:
 def _files() -> dict[str, str]:
     """Return the texts of the files of the page, by name."""
     folder = resources.files("sparkdl.ui") / "static"
-    own = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
-    return {**own, **{name: shared_file(name) for name in SHARED}}
+    files = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
+    return {**files, **{name: shared_file(name) for name in SHARED}}
 
 
 @functools.cache
@@ -254,7 +251,7 @@ def _error(text: str, status: int) -> Response:
     return _json({"error": text}, status)
 
 
-def _versioned(request: Request, value: Mapping[str, Any]) -> Response:
+def _with_version(request: Request, value: Mapping[str, Any]) -> Response:
     """Return a value with its version, or only the version if the page has the value."""
     text = to_plain_json(value)
     version = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -269,7 +266,7 @@ def _json_text(text: str | None, status: int = 200) -> Response:
     return response
 
 
-def _packed(request: Request, response: Response) -> Response:
+def _compress(request: Request, response: Response) -> Response:
     """Compress a large answer: the page may be looked at through a tunnel."""
     data = response.get_data()
     is_taken = request.accept_encodings["gzip"] and "Content-Encoding" not in response.headers

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkdl.errors import ConfigError
-from sparkdl.runs.comparison import Comparison
+from sparkdl.runs.views.comparison import Comparison
 from sparkdl.ui.live_runs import Snapshot
-
-__all__ = ["differences", "figure"]
 
 
 def differences(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
@@ -16,12 +14,12 @@ def differences(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     Raises:
         ConfigError: if there are fewer than two runs.
     """
-    compared = Comparison(_runs(snapshots)).to_dict()
+    comparison = Comparison(_runs(snapshots)).to_dict()
     states = {snapshot.run.id: str(snapshot.run.state) for snapshot in snapshots}
     folders = {snapshot.run.id: snapshot.run.path.rsplit("/", 1)[1] for snapshot in snapshots}
     goals = {(snapshot.run.metric, snapshot.run.direction) for snapshot in snapshots}
     return {
-        **compared,
+        **comparison,
         "states": states,
         # The addresses of the runs on the page.
         "folders": folders,

@@ -9,21 +9,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.errors import RunNotFoundError
-from sparkdl.jsonl import Tail
+from sparkdl.files import storage
+from sparkdl.files.jsonl import Tail
+from sparkdl.files.layout import RunPaths, TrialPaths
+from sparkdl.files.polling import poll_s
 from sparkdl.models.registry import list_versions
 from sparkdl.models.version import ModelVersion
-from sparkdl.polling import poll_s
-from sparkdl.runner.loaded_run import LoadedRunHandle
+from sparkdl.runner.control.loaded_run import LoadedRunHandle
 from sparkdl.runs.history import DRIVER_ENDED, load, read_rows
-from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.owner import OwnerWatch
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState, TrialState
 from sparkdl.ui.refreshed import Refreshed
-
-__all__ = ["LiveRun", "LiveRuns", "Snapshot"]
 
 # Seconds between two looks at all runs and models, and at one run: on a disk, and on a store.
 LIST_S = (2.0, 10.0)
@@ -84,7 +82,8 @@ class LiveRun:
         if old is None or marks != self._marks or self._driver_has_changed(old.run):
             run = load(self._path, self._owner)
             run.attach(LoadedRunHandle(run))
-            self._marks, self._looked_s = marks, time.monotonic()
+            self._marks = marks
+            self._looked_s = time.monotonic()
         else:
             run = old.run
         if self._follow(run) or old is None or run is not old.run:

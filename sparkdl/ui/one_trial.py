@@ -7,14 +7,13 @@ from typing import Any
 
 from werkzeug.exceptions import NotFound
 
-from sparkdl import storage
-from sparkdl.runs.figures import FIGURES
+from sparkdl.files import storage
+from sparkdl.files.layout import is_log
 from sparkdl.runs.trial import Trial
+from sparkdl.runs.views.figures import FIGURES
 from sparkdl.ui.live_runs import Snapshot
-from sparkdl.ui.plain import shown
+from sparkdl.ui.plain import plain_value
 from sparkdl.ui.trial_table import seconds_of
-
-__all__ = ["curves", "details", "log", "trial_of"]
 
 # The most that one answer has of a log.
 MAX_LOG_BYTES = 1 << 16
@@ -48,10 +47,10 @@ def details(snapshot: Snapshot, number: int) -> dict[str, Any]:
         "state": str(trial.state),
         "is_best": number in snapshot.best,
         "metric": snapshot.run.metric or "value",
-        "value": shown(trial.last_value),
-        "params": {name: shown(value) for name, value in trial.params.items()},
-        "metrics": {name: shown(value) for name, value in trial.metrics.items()},
-        "outputs": {name: shown(value) for name, value in trial.outputs.items()},
+        "value": plain_value(trial.last_value),
+        "params": {name: plain_value(value) for name, value in trial.params.items()},
+        "metrics": {name: plain_value(value) for name, value in trial.metrics.items()},
+        "outputs": {name: plain_value(value) for name, value in trial.outputs.items()},
         "seed": trial.seed,
         "attempts": trial.attempts,
         "seconds": round(seconds_of(trial), 1),
@@ -102,7 +101,8 @@ def log(trial: Trial, name: str, offset: int) -> dict[str, Any]:
     data = storage.read(url, begin, MAX_LOG_BYTES)
     if is_new and begin:  # Begin with a whole line.
         skipped = data.find(b"\n") + 1
-        begin, data = begin + skipped, data[skipped:]
+        begin += skipped
+        data = data[skipped:]
     # The last character may be written in part.
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(data)
@@ -121,7 +121,7 @@ def log(trial: Trial, name: str, offset: int) -> dict[str, Any]:
 def _logs_of(trial: Trial) -> list[str]:
     """Return the names of the logs, in the order of the ranks."""
     names = storage.list_names(trial.path)
-    logs = [name for name in names if name.startswith("log") and name.endswith(".txt")]
+    logs = [name for name in names if is_log(name)]
     return sorted(logs, key=lambda name: [int(p) if p.isdigit() else -1 for p in _parts(name)])
 
 

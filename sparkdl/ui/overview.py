@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkdl.models.version import ModelVersion
-from sparkdl.runs.figures import FIGURES
-from sparkdl.runs.report import sections
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState
+from sparkdl.runs.views.figures import FIGURES
+from sparkdl.runs.views.report import sections
 from sparkdl.ui.live_runs import Snapshot
 from sparkdl.ui.model_versions import row
-from sparkdl.ui.plain import shown
-
-__all__ = ["figure", "overview"]
+from sparkdl.ui.plain import plain_value
 
 
 def overview(snapshot: Snapshot, versions: Sequence[ModelVersion]) -> dict[str, Any]:
@@ -29,7 +27,8 @@ def overview(snapshot: Snapshot, versions: Sequence[ModelVersion]) -> dict[str, 
     # A plain number is reported as `value`, and counts as the metric.
     if not any({"value", metric} <= trial.metrics.keys() for trial in trials):
         metrics.pop("value", None)
-    known, best = run.annotations(), run.top(1)
+    annotations = run.annotations()
+    best = run.top(1)
     return {
         "id": run.id,
         "name": run.name,
@@ -42,9 +41,9 @@ def overview(snapshot: Snapshot, versions: Sequence[ModelVersion]) -> dict[str, 
         "metric": metric,
         "params": list(dict.fromkeys(name for trial in trials for name in trial.params)),
         "metrics": [name for name in metrics if name != metric],
-        "best": {n: shown(v) for n, v in best[0].params.items()} if best else {},
-        "tags": known.tags,
-        "notes": [vars(note) for note in known.notes],
+        "best": {n: plain_value(v) for n, v in best[0].params.items()} if best else {},
+        "tags": annotations.tags,
+        "notes": [vars(note) for note in annotations.notes],
         "reproduces": run.reproduces,
         "models": [row(version) for version in versions],
         "sections": sections(run),
@@ -64,6 +63,6 @@ def figure(snapshot: Snapshot, name: str) -> str | None:
     if name not in FIGURES:
         return None
     if name not in snapshot.figures:
-        made = FIGURES[name][0](snapshot.run)
-        snapshot.figures[name] = None if made is None else str(made.to_json())
+        plot = FIGURES[name][0](snapshot.run)
+        snapshot.figures[name] = None if plot is None else str(plot.to_json())
     return snapshot.figures[name]

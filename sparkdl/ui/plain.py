@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["shown", "to_plain_json"]
-
 
 def to_plain_json(value: Any) -> str:
     """Return a value as JSON. Numbers that are not finite become text, as JSON has none.
@@ -31,11 +29,11 @@ def _all_finite(value: Any) -> Any:
     return value
 
 
-def shown(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value of a user for a table: a number, a text, or None.
 
     Example:
-        >>> shown(0.5), shown(True), shown([64, 32]), shown(None)
+        >>> plain_value(0.5), plain_value(True), plain_value([64, 32]), plain_value(None)
         (0.5, 'True', '[64, 32]', None)
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Refreshed"]
-
 Value = TypeVar("Value")
 
 # A large value takes a while to read: no more than this share of the time is spent on it.

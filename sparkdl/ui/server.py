@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sparkdl.errors import ConfigError
+from sparkdl.host.optional_packages import require
 from sparkdl.runner.display.notebook_bar import is_notebook
 from sparkdl.ui.live_runs import LiveRuns
 
 if TYPE_CHECKING:
     from waitress.server import BaseWSGIServer
-
-__all__ = ["Page", "serve", "show"]
 
 HOST = "127.0.0.1"
 # A browser asks for six things at once, and a command waits for the answer of the driver.
@@ -125,7 +124,7 @@ def serve(root: str, *, port: int = 0, control: bool = False) -> Page:
         control: let the page cancel, pause and change runs, add trials, and write tags and notes.
 
     Raises:
-        ConfigError: if the packages of `sparkdl[ui]` are not installed, or if the port cannot be
+        ConfigError: if the packages of the extra `ui` are not installed, or if the port cannot be
             used.
 
     Example:
@@ -133,14 +132,12 @@ def serve(root: str, *, port: int = 0, control: bool = False) -> Page:
         ...     page.url.split(":")[:2]
         ['http', '//127.0.0.1']
     """
-    try:
-        from waitress import create_server
+    for package in ("waitress", "werkzeug"):
+        require(package, "the page")
+    from waitress import create_server
 
-        from sparkdl.ui.application import Application
-    except ImportError as exc:
-        raise ConfigError(
-            f"the page needs packages that are not installed ({exc}): pip install 'sparkdl[ui]'."
-        ) from exc
+    from sparkdl.ui.application import Application
+
     # Plotly looks for pandas among the loaded modules, where a thread of the server could find the
     # half of pandas that another thread has imported.
     for name in ("pandas", "plotly.graph_objects"):
@@ -151,7 +148,7 @@ def serve(root: str, *, port: int = 0, control: bool = False) -> Page:
     application = Application(LiveRuns(root), token, control)
     server = create_server(
         application,
-        sockets=[_bound(port)],
+        sockets=[_bind(port)],
         ident=None,
         threads=THREADS,
         asyncore_use_poll=True,  # `select` takes no descriptor above 1023.
@@ -163,22 +160,22 @@ def serve(root: str, *, port: int = 0, control: bool = False) -> Page:
     return Page(server, thread, token)
 
 
-def _bound(port: int) -> socket.socket:
+def _bind(port: int) -> socket.socket:
     """Return a socket with this port on the loopback interface.
 
     Raises:
         ConfigError: if the port cannot be used.
     """
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((HOST, port))
+        listener.bind((HOST, port))
     except (OSError, OverflowError, TypeError) as exc:
-        bound.close()
+        listener.close()
         raise ConfigError(
             f"port is {port!r}, which cannot be used: {exc}. Pass another one, or 0 for a free one."
         ) from exc
-    return bound
+    return listener
 
 
 def show(path: str, *, port: int = 0, control: bool = False) -> Page:
@@ -196,10 +193,10 @@ def show(path: str, *, port: int = 0, control: bool = False) -> Page:
         ConfigError: see `serve`.
     """
     root, run_id = path.rstrip("/").rsplit("/", 1)
-    page = _shared(root, port, control, os.getpid())
+    page = _shared_page(root, port, control, os.getpid())
     if not page.is_served:
-        _shared.cache_clear()
-        page = _shared(root, port, control, os.getpid())
+        _shared_page.cache_clear()
+        page = _shared_page(root, port, control, os.getpid())
     page = page.at(run_id)
     if not is_notebook():
         print(f"Run {run_id} is shown at {page.url} until this program ends.", flush=True)
@@ -207,6 +204,6 @@ def show(path: str, *, port: int = 0, control: bool = False) -> Page:
 
 
 @functools.cache
-def _shared(root: str, port: int, control: bool, process: int) -> Page:
+def _shared_page(root: str, port: int, control: bool, process: int) -> Page:
     """Return the page of a root. A cell of a notebook that runs again starts no other server."""
     return serve(root, port=port, control=control)

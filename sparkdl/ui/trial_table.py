@@ -8,9 +8,7 @@ from typing import Any
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.ui.live_runs import Snapshot
-from sparkdl.ui.plain import shown
-
-__all__ = ["rows", "seconds_of"]
+from sparkdl.ui.plain import plain_value
 
 # The most rows of an answer, characters of a text in a cell, and metrics and parameters of a row.
 MAX_ROWS = 200
@@ -32,26 +30,26 @@ def rows(
         state: only trials in this state; empty for all.
         text: only trials that have each of these words in a parameter or the error.
     """
-    chosen = [t for t in list(snapshot.run.trials) if not state or t.state == state]
+    trials = [t for t in list(snapshot.run.trials) if not state or t.state == state]
     for word in text.lower().split():
-        chosen = [t for t in chosen if word in _searched(t)]
+        trials = [t for t in trials if word in _text(t)]
     if (sort, descending) != ("number", False):
-        chosen = _sorted(chosen, _key(sort), descending)
-    shown_rows = [_row(t, t.number in snapshot.best) for t in chosen[offset : offset + MAX_ROWS]]
-    return {"total": len(chosen), "offset": offset, "rows": shown_rows, "size": MAX_ROWS}
+        trials = _sort(trials, _key(sort), descending)
+    rows = [_row(t, t.number in snapshot.best) for t in trials[offset : offset + MAX_ROWS]]
+    return {"total": len(trials), "offset": offset, "rows": rows, "size": MAX_ROWS}
 
 
-def _searched(trial: Trial) -> str:
+def _text(trial: Trial) -> str:
     params = " ".join(f"{name}={value}" for name, value in trial.params.items())
     return f"{params} {trial.summary} {trial.note or ''}".lower()
 
 
-def _sorted(trials: list[Trial], key: Callable[[Trial], Any], descending: bool) -> list[Trial]:
-    keyed = [(key(trial), trial) for trial in trials]
-    valued = [(_comparable(value), trial) for value, trial in keyed if _has_place(value)]
-    valued.sort(key=lambda pair: pair[0], reverse=descending)
-    return [trial for _, trial in valued] + [
-        trial for value, trial in keyed if not _has_place(value)
+def _sort(trials: list[Trial], key: Callable[[Trial], Any], descending: bool) -> list[Trial]:
+    pairs = [(key(trial), trial) for trial in trials]
+    places = [(_comparable(value), trial) for value, trial in pairs if _has_place(value)]
+    places.sort(key=lambda pair: pair[0], reverse=descending)
+    return [trial for _, trial in places] + [
+        trial for value, trial in pairs if not _has_place(value)
     ]
 
 
@@ -88,7 +86,7 @@ def _row(trial: Trial, is_best: bool) -> dict[str, Any]:
         "number": trial.number,
         "state": str(trial.state),
         "is_best": is_best,
-        "value": shown(trial.last_value),
+        "value": plain_value(trial.last_value),
         "metrics": _cells(trial.metrics),
         "params": _cells(trial.params),
         "seconds": round(seconds_of(trial), 1),
@@ -107,6 +105,6 @@ def seconds_of(trial: Trial) -> float:
 def _cells(values: dict[str, Any]) -> dict[str, Any]:
     cells = {}
     for name, value in list(values.items())[:MAX_NAMES]:
-        cell = shown(value)
+        cell = plain_value(value)
         cells[name] = cell[:MAX_TEXT] if isinstance(cell, str) else cell
     return cells

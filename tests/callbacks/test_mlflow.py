@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.callbacks import MLflow
 from sparkdl.cli.main import main
 from sparkdl.errors import ConfigError, RunStoppedError
-from sparkdl.runner import trial_loop
-from sparkdl.runner.execute import execute
+from sparkdl.files import storage
+from sparkdl.runner.again.resume import resume_run
+from sparkdl.runner.loop import trial_loop
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
-from sparkdl.runner.resume import continue_search
 from sparkdl.runs import Run
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import request_of
@@ -290,7 +290,7 @@ def test_trial_that_runs_again_continues_its_child(root: str, server: str, clien
     assert before.children[0].data.tags["mlflow.note.content"] == "ValueError: no"
     options = {"callbacks": [mirror(server, "again")], "progress": False}
     cluster = InMemoryCluster(outcome)
-    continue_search(run.path, None, {}, frozenset({"failed"}), None, options, cluster)
+    resume_run(run.path, None, {}, frozenset({"failed"}), None, options, cluster)
     after = Content(client, "again")
     assert after.num_parents == 1
     assert len(after.children) == 2
@@ -317,7 +317,7 @@ def test_tags_that_do_not_hold_any_more_are_removed(root: str, server: str, clie
     assert {"first", "kept", "sparkdl.reason"} <= known.data.tags.keys()
     run.untag("first")
     options = {"progress": False, "timeout_s": 600}
-    run = continue_search(run.path, None, {}, frozenset(), None, options, cluster)
+    run = resume_run(run.path, None, {}, frozenset(), None, options, cluster)
     mirror(server, "tags").push(run)
     tags = Content(client, "tags").parent.data.tags
     assert tags["sparkdl.state"] == "COMPLETE"

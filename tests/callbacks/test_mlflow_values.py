@@ -3,14 +3,15 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.callbacks import MLflow
 from sparkdl.callbacks.mlflow.reports import Cursor, new_reports
-from sparkdl.callbacks.mlflow.values import masked_uri, names_of
+from sparkdl.callbacks.mlflow.values import NOTE, masked_uri, names_of, trial_tags
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.runs import Trial
 
 
@@ -85,7 +86,7 @@ def test_credentials_in_a_uri_are_not_shown(uri: str, shown: str) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin="here"))
 
 
 @pytest.mark.usefixtures("installed")
@@ -108,7 +109,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'sparkdl\[mlflow\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'sparkdl-platform\[mlflow\]'"):
         MLflow("http://mlflow:5000")
 
 
@@ -119,3 +120,10 @@ def test_push_finds_the_arguments_of_a_derived_callback() -> None:
     description = {"id": "run", "callbacks": [{"kind": "other"}, team.describe()]}
     expected = "MLflow('http://mlflow:5000', experiment='digits')"
     assert repr(MLflow.of_run(description)) == expected
+
+
+def test_tags_of_a_trial_keep_the_names_by_which_users_search(trial: Trial) -> None:
+    trial.failure = "exception"
+    trial.error = "ValueError: no"
+    names = ("state", "seed", "configuration", "attempts", "failure")
+    assert trial_tags(trial).keys() == {*(f"sparkdl.{name}" for name in names), NOTE}

@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl.callbacks import Webhook
 from sparkdl.errors import ConfigError
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import request_of
 from tests.helpers.receiver import Receiver

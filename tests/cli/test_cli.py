@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from sparkdl import experiment, storage
+from sparkdl import experiment
 from sparkdl.cli.main import main
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
 from sparkdl.runs import Run
 from sparkdl.runs.events import RunEnded, TrialChanged
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.processes import eventually
@@ -245,6 +246,22 @@ def test_runs_are_found_by_conditions(two: str, capsys: Any) -> None:
     assert "bob paper, good with clipping" in text
 
 
+def test_runs_prints_the_rows_of_history(two: str, capsys: Any) -> None:
+    experiment.load("b").note("a second\nline " + "x" * 40)
+    (row, other) = as_json(["runs"], capsys)
+    frame = experiment.history()
+    assert list(row) == list(frame.columns)
+    assert [row["run"], other["run"]] == frame["run"].tolist() == ["b", "a"]
+    assert [row["started"], other["started"]] == [time.isoformat() for time in frame["started"]]
+    assert main(["runs"]) == 0
+    title, first, second = capsys.readouterr().out.splitlines()
+    assert title.split()[:4] == ["run", "kind", "state", "started"]
+    assert "2026-11-01 09:00:00" in second and "with clipping; a second line x" in first
+    assert not {"path", "git_commit", "FAILED", "PRUNED", "heartbeat_s"} & set(title.split())
+    assert len({len(title), len(first), len(second)}) == 1
+    assert "None" not in first + second
+
+
 def test_show_prints_tags_and_notes(two: str, capsys: Any) -> None:
     assert main(["show", "b"]) == 0
     out = capsys.readouterr().out
@@ -290,33 +307,50 @@ def test_pull_copies_a_run(two: str, capsys: Any, tmp_path: Path) -> None:
     assert main(["pull", "b", "--to", two]) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "most_modules", "without"),
-    [
-        (["--version"], 9, "pyspark pyarrow optuna pandas numpy"),
-        (["show"], 90, "pyspark pyarrow optuna pandas numpy"),
-        (["runs"], 90, "pyspark optuna plotly"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else None,
-)
-def test_a_verb_imports_only_what_it_needs(
-    root: str, words: list[str], most_modules: int, without: str
-) -> None:
-    ended(root, "one")
-    program = (
-        "import sys\n"
-        "from sparkdl.cli.main import main\n"
-        "try: assert main(sys.argv[1:]) == 0\n"
-        "except SystemExit: pass\n"
-        "print('modules:', *sys.modules)"
-    )
+# Of a program that reads runs, and of one that has started none yet.
+NO_SESSION = "pyspark pyarrow pandas optuna plotly tensorflow"
+VERB = """
+import sys
+from sparkdl.cli.main import main
+try: assert main(sys.argv[1:]) == 0
+except SystemExit: pass
+"""
+
+
+def modules_after(program: str, *words: str, **environ: str) -> set[str]:
+    """Return the names of the modules that a program has loaded at its end."""
+    program += "\nimport sys; print('modules:', *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program, *words],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "SPARKDL_ROOT": root},
+        env={**os.environ, **environ},
     )
-    loaded = done.stdout.split("modules: ")[1].split()
+    return set(done.stdout.split("modules: ")[1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "most_modules"),
+    [
+        *(("--version", 9), ("show", 90), ("runs", 90), ("runs --user ann --since 1d --json", 90)),
+        *(("compare one one", 90), ("models list", 120), ("ui --help", 150)),
+    ],
+)
+def test_a_verb_imports_only_what_it_needs(root: str, words: str, most_modules: int) -> None:
+    ended(root, "one")
+    loaded = modules_after(VERB, *words.split(), SPARKDL_ROOT=root)
     assert len([name for name in loaded if name.startswith("sparkdl")]) <= most_modules
-    assert not set(without.split()) & set(loaded)
+    assert not {*NO_SESSION.split(), "numpy"} & loaded
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from sparkdl.experiment import launch, search, load",
+        "from sparkdl import experiment as e; e.launch, e.search, e.load, e.resume, e.allreduce",
+    ],
+    ids=["import", "access"],
+)
+def test_the_verbs_of_experiment_are_there_without_spark(program: str) -> None:
+    assert not {*NO_SESSION.split(), "numpy"} & modules_after(program)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from sparkdl.cli.main import main
-from sparkdl.runner import asking, trial_loop
+from sparkdl.runner.control import remote_driver as asking
+from sparkdl.runner.loop import trial_loop
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned

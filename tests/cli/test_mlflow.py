@@ -14,7 +14,7 @@ def test_push_names_the_package_that_is_missing(
     path = ended(root, "one").run.path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["mlflow", "push", path]) == 2
-    assert "pip install 'sparkdl[mlflow]'" in capsys.readouterr().err
+    assert "pip install 'sparkdl-platform[mlflow]'" in capsys.readouterr().err
 
 
 def test_push_names_a_run_that_is_missing(root: str, capsys: pytest.CaptureFixture[str]) -> None:

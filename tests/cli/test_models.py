@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.cli.main import main
+from sparkdl.files import storage
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.saved_models import write_saved_model

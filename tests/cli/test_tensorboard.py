@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from sparkdl.board.viewer import TensorBoard
 from sparkdl.cli.main import main
-from sparkdl.runs.tensorboard import TensorBoard
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 from tests.helpers.ports import held_port
 from tests.helpers.stored_runs import ended

@@ -6,11 +6,13 @@ import pwd
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
-from sparkdl import polling, storage
-from sparkdl.cluster.preflight import check_executor
-from sparkdl.runs.layout import RunPaths
+from sparkdl.cluster import preflight
+from sparkdl.cluster.preflight import check_executor, different_builds, versions_of
+from sparkdl.files import polling, storage
+from sparkdl.files.layout import RunPaths
 
 
 @pytest.fixture
@@ -92,3 +94,46 @@ def test_executor_that_sees_another_run_or_lacks_a_module_is_named(paths: RunPat
     assert "(driver: 2.7)" in problem
     problem = check_executor("run", paths, {}, ["no_such_module.part"], None) or ""
     assert "lacks the module(s) no_such_module, which" in problem
+
+
+def test_executor_of_another_spark_is_named(paths: RunPaths) -> None:
+    release = ".".join(pyspark.__version__.split(".")[:2])
+    same = versions_of(f"{release}.77-vendor.1")
+    assert check_executor("run", paths, same, (), None) is None
+    problem = check_executor("run", paths, versions_of("3.4.1"), (), None) or ""
+    assert f"has pyspark {release} (driver: 3.4). Install the driver's versions there" in problem
+
+
+def test_packages_that_the_program_imports_must_be_the_drivers(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = {"torch": "2.15.0+cpu", "transformers": "5.24.0", "jax": "0.10.2"}
+    monkeypatch.setattr(preflight, "installed_packages", lambda: here)
+    wanted = versions_of(pyspark.__version__, ["torch.nn", "transformers", "peft"])
+    assert (wanted["torch"], wanted["transformers"]) == ("2.15.0", "5.24.0")
+    assert not {"jax", "peft"} & set(wanted)
+    # Another build is no other version, and other packages are not compared.
+    here |= {"torch": "2.15.0+cu126", "jax": "0.9.0"}
+    assert check_executor("run", paths, wanted, (), None) is None
+    here["torch"] = "2.14.1"
+    del here["transformers"]
+    problem = check_executor("run", paths, wanted, (), None) or ""
+    assert "has torch 2.14.1 (driver: 2.15.0), transformers absent (driver: 5.24.0)." in problem
+    assert "pip install 'sparkdl-platform[huggingface]'" in problem
+
+
+def test_builds_of_executors_with_gpus_must_be_equal() -> None:
+    driver = {"torch": "2.15.0", "nvidia-nccl-cu13": "2.30.4", "numpy": "2.4.6"}
+
+    def executor(host: str, gpus: list[str], **packages: str) -> dict[str, Any]:
+        named = {name.replace("_", "-"): version for name, version in packages.items()}
+        return {"host": host, "gpus": gpus, "packages": named}
+
+    equal = [executor("a", ["H100"]), executor("b", ["H100"], numpy="2.4.5")]
+    assert different_builds(equal, driver) is None
+    assert different_builds([executor("a", []), executor("b", [], torch="1")], driver) is None
+    other = executor("c", ["H100"], torch="2.15.0+cu126", nvidia_nccl_cu13="absent")
+    assert different_builds([*equal, other], driver) == (
+        "executors have different builds of what connects their GPUs: nvidia-nccl-cu13 2.30.4, "
+        "torch 2.15.0 on a, b; torch 2.15.0+cu126 on c. Install the same build on all of them."
+    )

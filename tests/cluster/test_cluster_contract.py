@@ -14,7 +14,7 @@ from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
 from tests.helpers.loops import events, journal_states, request_of
 from tests.helpers.processes import eventually

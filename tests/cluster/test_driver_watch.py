@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.cluster import driver_watch
 from sparkdl.cluster.driver_watch import LOOK_S, DriverWatch
 from sparkdl.errors import ConfigError
-from sparkdl.runner.execute import execute
-from sparkdl.runs.layout import RunPaths
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runs.owner import Owner
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned
 from tests.helpers.loops import request_of, run_trials

@@ -68,7 +68,7 @@ def test_shared_object_is_no_part_of_the_tasks() -> None:
     broadcasts, table = SparkBroadcasts(Context()), Table(bytes(1 << 20))
     release = broadcasts.share(table)
     for extra in ("a", "b"):
-        with broadcasts.packed(functools.partial(task, table, extra)) as packed:
+        with broadcasts.broadcast_task(functools.partial(task, table, extra)) as packed:
             pickled = cloudpickle.dumps(packed)
             assert len(pickled) < 1000
             assert list(cloudpickle.loads(pickled)([1])) == [(1 << 20, extra, [1])]
@@ -77,14 +77,14 @@ def test_shared_object_is_no_part_of_the_tasks() -> None:
     release()
     assert variable.pickled is None
     release()  # Repeating this is harmless.
-    with broadcasts.packed(functools.partial(task, table, "c")) as packed:
+    with broadcasts.broadcast_task(functools.partial(task, table, "c")) as packed:
         assert list(packed([])) == [(1 << 20, "c", [])]
 
 
 def test_variable_of_a_large_task_ends_with_its_job() -> None:
     broadcasts, table = SparkBroadcasts(Context()), Table(b"small")
     large = "x" * (MAX_INLINE_BYTES + 1)
-    with broadcasts.packed(functools.partial(task, table, large)) as packed:
+    with broadcasts.broadcast_task(functools.partial(task, table, large)) as packed:
         pickled = cloudpickle.dumps(packed)
         assert len(pickled) < 1000
         assert list(cloudpickle.loads(pickled)([])) == [(5, large, [])]
@@ -95,7 +95,7 @@ def test_spark_connect_gets_the_task_itself() -> None:
     broadcasts, table = SparkBroadcasts(None), Table(b"small")
     release = broadcasts.share(table)
     packed_task = functools.partial(task, table, 1)
-    with broadcasts.packed(packed_task) as packed:
+    with broadcasts.broadcast_task(packed_task) as packed:
         assert packed is packed_task
     release()
     assert not _VARIABLES

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
-from sparkdl.cluster import spark as spark_module
 from sparkdl.cluster.plan import Plan, Resources, Role
 from sparkdl.cluster.program.packaging import Program
-from sparkdl.cluster.spark import MAX_DESCRIPTION, SparkCluster, active_session
+from sparkdl.cluster.slots import Slots
+from sparkdl.cluster.spark import MAX_DESCRIPTION, SparkCluster, active_session, num_slots
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_explained import default_parallelism
 from sparkdl.errors import FunctionError, PreflightError
@@ -63,6 +64,8 @@ class BrokenContext:
 
 
 class BrokenSession:
+    version = pyspark.__version__
+
     def __init__(self) -> None:
         self._sc = BrokenContext()
 
@@ -92,6 +95,8 @@ def test_speculation_is_refused_where_it_copies_the_processes_of_a_plan() -> Non
 class Connect:
     """A session of Spark Connect with one setting."""
 
+    version = pyspark.__version__
+
     class conf:
         @staticmethod
         def get(key: str, default: Any) -> Any:
@@ -114,6 +119,26 @@ def test_default_root_of_spark_connect_is_on_the_filesystem_of_its_settings() ->
     assert SparkCluster(session).root() == "hdfs://name:8020/user/ann/sparkdl"
 
 
+class OldConnect(Connect):
+    """A client of Spark Connect 3.5, whose stages all have the same resources."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+    def range(self, end: int) -> Any:
+        return self
+
+    def mapInArrow(self, func: Any, schema: Any, barrier: bool = False) -> Any: ...
+
+
+def test_resources_that_spark_connect_gives_no_stage_are_refused() -> None:
+    session: Any = OldConnect()
+    cluster = SparkCluster(session)
+    cluster.check(PLAN)
+    roles = (Role(name="worker", count=1, resources=Resources(num_cpus=2)),)
+    with pytest.raises(PreflightError, match=r"2 CPUs were requested .*cpus=1.* from Spark 4.0 on"):
+        cluster.check(Plan(kind="launch", roles=roles))
+
+
 def test_packages_that_a_client_lacks_are_named_with_their_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,8 +147,8 @@ def test_packages_that_a_client_lacks_are_named_with_their_extra(
         def getActiveSession() -> None:
             raise ImportError("zstandard >= 0.25.0 must be installed; however, it was not found.")
 
-    monkeypatch.setattr(spark_module, "SparkSession", Lacking)
-    with pytest.raises(PreflightError, match=r"zstandard.*pip install 'sparkdl\[connect\]'"):
+    monkeypatch.setattr("pyspark.sql.SparkSession", Lacking)
+    with pytest.raises(PreflightError, match=r"zstandard.*sparkdl-platform\[connect\]'"):
         active_session()
 
 
@@ -212,3 +237,22 @@ def test_files_of_spark_do_not_grow_with_the_number_of_trials(
     sizes = [trial.outputs["megabytes"] for trial in run.trials]
     # Per executor: the function, and the parameters of some trials that Java has not yet removed.
     assert max(sizes[-6:]) - min(sizes[:6]) < 12, sizes
+
+
+def test_slots_of_executors_that_are_still_to_come_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Starting(SparkCluster):
+        num_registered = 0
+
+        def __init__(self) -> None:
+            pass
+
+        def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
+            self.num_registered = 4
+
+        def slots(self, resources: Resources, override: int | None = None) -> Slots:
+            return Slots(self.num_registered, self.num_registered, "executors")
+
+    monkeypatch.setattr("sparkdl.cluster.spark.SparkCluster", Starting)
+    assert (num_slots(), num_slots(waits=True)) == (0, 4)

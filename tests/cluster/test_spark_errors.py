@@ -40,6 +40,24 @@ FRAME = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentSta
             ),
             "LOST",
         ),
+        (  # As Spark 3.5.9 said it to a gang after a cancelled job.
+            RuntimeError(
+                f"{STAGE}Could not recover from a failed barrier ResultStage. Most recent failure "
+                "reason: Stage failed because barrier task ResultTask(16, 2) finished "
+                "unsuccessfully.\njava.net.SocketException: Socket is closed\n"
+                "\tat java.base/java.net.Socket.getInputStream(Unknown Source)\n"
+                "\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:209)"
+            ),
+            "LOST",
+        ),
+        (
+            RuntimeError(
+                f"{STAGE}java.net.SocketException: Socket is closed\n"
+                "\tat java.base/java.net.Socket.getInputStream(Unknown Source)\n"
+                "\tat com.example.Source.read(Source.java:20)"
+            ),
+            "ERROR",
+        ),
         (RuntimeError(f"{STAGE}Task not serializable"), "ERROR"),
         (
             RuntimeError(
@@ -52,6 +70,14 @@ FRAME = "\n\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentSta
 )
 def test_error_of_spark_has_its_kind(error: Exception, end: str) -> None:
     assert job_failed(error).end is JobEnd[end]
+
+
+def test_an_exception_of_java_is_told_by_its_cause() -> None:
+    """As `pyspark` 3.5.9 raises it for `raise_error`."""
+    boom = "java.lang.RuntimeException: boom 0"
+    lost = "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver)"
+    text = f"{STAGE}{lost}: {boom}\n\nDriver stacktrace:{FRAME}Caused by: {boom}{FRAME}"
+    assert str(job_failed(RuntimeError(text))).splitlines()[0] == boom
 
 
 def test_end_of_spark_is_told_in_one_line() -> None:

@@ -13,7 +13,7 @@ from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.cluster.spark_slots import SlotCounter
 from sparkdl.errors import SlotsError
-from sparkdl.os_processes import user_name
+from sparkdl.host.os_processes import user_name
 
 
 class ConnectSession:

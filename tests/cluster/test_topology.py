@@ -11,14 +11,15 @@ from pyspark.sql import SparkSession
 from sparkdl.cluster.base import Cluster
 from sparkdl.cluster.gang.placement import Placement
 from sparkdl.cluster.gang.policies import BarrierPolicy
+from sparkdl.cluster.gpus.assignment import AssignedGpus
 from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.topology import GangTopology, Job, SparkJob, Submit
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.errors import TrainingFailedError
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.options import Options
-from sparkdl.rank_files import RankFiles
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
 
 
@@ -26,7 +27,7 @@ from sparkdl.runner.request import Request
 class PhoneBook(BarrierPolicy):
     """A gang whose processes find each other by names of their own, and sign off when they end."""
 
-    def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
+    def environ(self, task: TrialTask, placement: Placement, gpus: AssignedGpus) -> dict[str, str]:
         members = zip(task.plan.members, placement.peers, strict=True)
         return {"PHONE_BOOK": json.dumps({str(m): peer.endpoint for m, peer in members})}
 

@@ -11,9 +11,9 @@ import pytest
 
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.program.packaging import pack
-from sparkdl.runner.execute import description_of
-from sparkdl.runner.prepare import prepare
-from sparkdl.runner.task_factory import TaskFactory
+from sparkdl.runner.loop.task_factory import TaskFactory
+from sparkdl.runner.pipeline.execute import description_of
+from sparkdl.runner.pipeline.prepare import prepare
 from sparkdl.runs.opening import open_run
 from sparkdl.search.trial_source import TrialSource
 from tests.helpers.in_memory_cluster import InMemoryCluster

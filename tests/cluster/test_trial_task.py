@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from sparkdl import attempts, context, polling, storage
+from sparkdl import context
 from sparkdl.cluster import task_outcome, trial_task
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.process import training_process, trial_folder
-from sparkdl.cluster.process.training_process import Start
+from sparkdl.cluster.process.server_connection import Start
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.trial_spec import RunRef, TrialSpec
 from sparkdl.cluster.trial_task import TrialTask
-from sparkdl.os_processes import process_state
+from sparkdl.files import attempts, polling, storage
+from sparkdl.host.os_processes import process_state
 from sparkdl.runs.states import Failure
 from tests.helpers.processes import eventually, is_alive
 
@@ -382,3 +383,35 @@ def test_files_of_another_user_that_cannot_be_moved_away_are_told_with_a_remedy(
         task.supersede(1)
     assert str(work) in str(e.value)
     assert "SPARKDL_PERMISSIONS=2770" in str(e.value)
+
+
+@pytest.mark.parametrize("is_import", [True, False])
+def test_a_process_that_an_import_killed_is_started_once_more_without_preload(
+    is_import: bool, local_run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in for a native library aborts if another module was imported before it."""
+    aborts = 'import os, sys\nif "earlier" in sys.modules:\n    os.abort()\n'
+    for name, text in {"earlier": "", "aborts": aborts}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    begun = tmp_path / "begun"
+
+    def train() -> int:
+        import importlib
+
+        with begun.open("a") as file:
+            file.write("x")
+        importlib.import_module("aborts" if is_import else "earlier")
+        return 5 if is_import else os.abort()  # type: ignore[func-returns-value]
+
+    task = task_of(train, local_run)
+    task = replace(task, start=replace(task.start, preload=("earlier",)))
+    outcome = outcome_of(task)
+    log = storage.read(task.paths.log).decode()
+    if is_import:
+        assert outcome.outputs == {"value": 5} and begun.read_text() == "xx"
+        assert "killed by SIGABRT while it imported a module" in (outcome.note or "")
+        assert f"sparkdl: {outcome.note}." in log
+    else:
+        assert outcome.failure is Failure.SIGNAL and begun.read_text() == "x"
+        assert (outcome.error or "").startswith("killed by SIGABRT (") and "once more" not in log

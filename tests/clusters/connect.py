@@ -1,7 +1,6 @@
 """A server of Spark Connect on loopback, and clients that have no Java."""
 
 import contextlib
-import importlib.util
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import pyspark
@@ -25,22 +25,25 @@ READY_S = 120.0
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY = r"Spark Connect server started at: \S*?:(\d+)"
 
-# What a client needs beyond pyspark, see the extra `connect`.
-PACKAGES = ("grpc", "grpc_status", "google.rpc", "zstandard")
 # The parts of pyspark that pyspark-client lacks.
 JAVA_PARTS = ("core", "jars", "bin", "sbin", "java_gateway.py", "work", "__pycache__")
 
 
 def missing_package() -> str | None:
-    """Return the name of a package that clients need and that is not installed."""
-    for name in PACKAGES:
-        try:
-            found = importlib.util.find_spec(name)
-        except ModuleNotFoundError:
-            found = None
-        if found is None:
-            return name
+    """Return the name of a package that clients of this pyspark need and that is not installed."""
+    for line in metadata.requires("pyspark") or ():
+        if "connect" in line.partition(";")[2]:
+            (name,) = re.findall(r"^[\w.-]+", line)
+            if not _is_installed(name):
+                return name
     return None
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 class ConnectServer:

@@ -8,12 +8,13 @@ import sys
 import tarfile
 from pathlib import Path
 
+from sparkdl._version import DISTRIBUTION
 from tests.clusters.standalone import REPOSITORY
 
 __all__ = ["pack_environment"]
 
-# Trials of these tests need none of them, and they are large. Spark ships its own Python files.
-LEFT_OUT = {"keras", "plotly", "pyspark", "tensorboard", "tensorflow"}
+# Trials of these tests need neither, and both are large. Spark ships its own Python files.
+LEFT_OUT = {"plotly", "pyspark"}
 
 
 def pack_environment(archive: Path) -> Path:
@@ -35,7 +36,7 @@ def pack_environment(archive: Path) -> Path:
         tar.addfile(entry, io.BytesIO(settings))
         packages = f"lib/{name}/site-packages"
         tar.add(REPOSITORY / "sparkdl", f"{packages}/sparkdl", filter=_without_caches)
-        for distribution in _distributions(["sparkdl", "hdfs-native"]):
+        for distribution in _distributions([DISTRIBUTION, "hdfs-native"]):
             for file in distribution.files or ():
                 source = Path(os.path.normpath(str(distribution.locate_file(file))))
                 if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
@@ -63,5 +64,5 @@ def _distributions(names: list[str]) -> list[importlib.metadata.Distribution]:
         for requirement in found[name].requires or ():  # type: ignore[union-attr]
             if "extra ==" not in requirement:
                 waiting.append(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
-    found.pop("sparkdl")
+    found.pop(DISTRIBUTION)
     return [distribution for distribution in found.values() if distribution]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkdl.os_processes import parent
+from sparkdl.host.os_processes import parent
 from tests.clusters.hosts import Host, Network, network
 from tests.helpers.processes import eventually
 from tests.helpers.spark import DEFAULTS, JAVA_OPTIONS

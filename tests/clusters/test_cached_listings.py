@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment, storage
+from sparkdl import experiment
 from sparkdl.cluster.gang import membership
+from sparkdl.files import storage
 from sparkdl.tfos import TFCluster
 from sparkdl.tfos.cluster import detached_job
 from tests.cluster.gang.test_elastic import ends, steps_of, train, trains

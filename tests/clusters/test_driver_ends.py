@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from sparkdl import experiment
-from sparkdl.runs.retry import waits_again
+from sparkdl.runs.retry_choice import waits_again
 from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import journal_lines, journal_text
 
@@ -32,16 +33,21 @@ def train(x):
 if __name__ == "__main__":
     builder = SparkSession.builder.master({master!r}).config("spark.ui.enabled", "false")
     builder.config("spark.executor.memory", "1g").getOrCreate()
-    experiment.launch(train, {{"x": list(range(8))}}, root={root!r}, run_id="ends")
+    experiment.launch(train, {{"x": list(range(8))}}, root={root!r}, run_id={run_id!r})
 """
 
 
-def start(tmp_path: Path, master: str) -> "subprocess.Popen[str]":
+@pytest.fixture
+def run_id() -> str:
+    """An id of this test's own: other tests look for processes at the same time."""
+    return f"ends-{uuid.uuid4().hex[:8]}"
+
+
+def start(tmp_path: Path, run_id: str, master: str) -> "subprocess.Popen[str]":
     (tmp_path / "calls").mkdir()
     program = tmp_path / "program.py"
-    program.write_text(
-        PROGRAM.format(calls=str(tmp_path / "calls"), root=str(tmp_path / "runs"), master=master)
-    )
+    calls, root = str(tmp_path / "calls"), str(tmp_path / "runs")
+    program.write_text(PROGRAM.format(calls=calls, root=root, run_id=run_id, master=master))
     process = subprocess.Popen(
         [sys.executable, str(program)],
         stdout=subprocess.PIPE,
@@ -50,40 +56,42 @@ def start(tmp_path: Path, master: str) -> "subprocess.Popen[str]":
         start_new_session=True,
     )
     # Two that end and two that go on; which two Spark starts first is its own affair.
-    if not eventually(lambda: len(list((tmp_path / "calls").iterdir())) >= 4, 120):
+    num_calls = lambda: len(list((tmp_path / "calls").iterdir()))  # noqa: E731
+    if not eventually(lambda: num_calls() >= 4 and processes_of(run_id), 120):
         process.kill()
         pytest.fail(f"it did not get so far:\n{process.communicate()[0]}")
-    assert processes_of("ends")
     return process
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path) -> None:
-    process = start(tmp_path, "local[2]")
+def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path, run_id: str) -> None:
+    process = start(tmp_path, run_id, "local[2]")
     began = time.monotonic()
     os.kill(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=120)
     assert time.monotonic() - began < 60
     assert process.returncode != 0
-    path = str(tmp_path / "runs" / "ends")
+    path = str(tmp_path / "runs" / run_id)
     assert f"experiment.load({path!r})" in out
     run = experiment.load(path)
     assert run.state == "CANCELLED"
     assert run.reason == "interrupted"
     assert set(run.counts()) == {"COMPLETE", "CANCELLED"}
     assert run.counts()["COMPLETE"] >= 1
-    assert eventually(lambda: not processes_of("ends"))
+    assert eventually(lambda: not processes_of(run_id))
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_kill_9_leaves_no_process_and_a_readable_run(tmp_path: Path, master: str) -> None:
-    process = start(tmp_path, master)
-    path = tmp_path / "runs/ends"
+def test_kill_9_leaves_no_process_and_a_readable_run(
+    tmp_path: Path, run_id: str, master: str
+) -> None:
+    process = start(tmp_path, run_id, master)
+    path = tmp_path / "runs" / run_id
     assert eventually(lambda: journal_text(path).count('"state": "RUNNING"') >= 4)
     assert eventually(lambda: '"state": "COMPLETE"' in journal_text(path))
     process.kill()
     process.communicate()
-    assert eventually(lambda: not processes_of("ends"))
-    run = experiment.load(str(tmp_path / "runs" / "ends"))
+    assert eventually(lambda: not processes_of(run_id))
+    run = experiment.load(str(tmp_path / "runs" / run_id))
     assert run.state == "FAILED"
     assert "its driver ended" in (run.reason or "")
     assert run.counts()["COMPLETE"] >= 1
@@ -108,7 +116,7 @@ if __name__ == "__main__":
     spark = builder.getOrCreate()
     jvm = spark.sparkContext._gateway.proc.pid
     values = {{"x": [0, 1, 2, 3]}}
-    run = experiment.launch(train, values, root={root!r}, run_id="ends", wait=False)
+    run = experiment.launch(train, values, root={root!r}, run_id={run_id!r}, wait=False)
     while run.counts().get("RUNNING") != 2 or not run.counts().get("COMPLETE"):
         time.sleep(0.1)
     {end}
@@ -121,18 +129,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("end", ["spark.stop()", "os.kill(jvm, signal.SIGKILL)"])
-def test_spark_that_ends_is_no_failure_of_the_trials(tmp_path: Path, end: str) -> None:
+def test_spark_that_ends_is_no_failure_of_the_trials(tmp_path: Path, run_id: str, end: str) -> None:
     (tmp_path / "calls").mkdir()
     program, root = tmp_path / "program.py", str(tmp_path / "runs")
     calls = str(tmp_path / "calls")
-    program.write_text(SPARK_ENDS.format(calls=calls, root=root, end=end))
+    program.write_text(SPARK_ENDS.format(calls=calls, root=root, run_id=run_id, end=end))
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=150
     )
     assert "STOPPED CANCELLED [('CANCELLED', 3), ('COMPLETE', 1)]" in done.stdout, done.stderr
     assert "Spark has ended: " in done.stdout
     assert done.returncode == 0
-    run = experiment.load(f"{root}/ends")
+    run = experiment.load(f"{root}/{run_id}")
     assert (run.state, run.failed) == ("CANCELLED", [])
     assert [waits_again(trial) for trial in run.trials] == [False, True, True, True]
-    assert eventually(lambda: not processes_of("ends"), 30)
+    assert eventually(lambda: not processes_of(run_id), 30)

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from scipy import stats
 
 from sparkdl import models, monitoring
 from sparkdl.models.watch_files import ResultFiles, folder_of
@@ -105,6 +107,7 @@ def run_example(
         "parameter_server.py",
         pytest.param("dataframe.py", marks=TWO_CORES),
         pytest.param("jax_digits.py", marks=[TWO_CORES, needs("jax")]),
+        pytest.param("jax_model_parallel.py", marks=[TWO_CORES, needs("jax")]),
         pytest.param("parquet.py", marks=TWO_CORES),
         "predict.py",
         "export_model.py",
@@ -268,6 +271,64 @@ def test_a_pipeline_finds_its_weights(name: str, run_example: Callable[..., str]
     assert found, printed
     assert float(found[1]) == pytest.approx(3.14, abs=0.02)
     assert float(found[2]) == pytest.approx(1.618, abs=0.02)
+
+
+def test_bounds_of_the_evaluation_are_those_of_scipy() -> None:
+    example = runpy.run_path(str(EXAMPLES / "text_evaluation.py"))
+    for right, total in ((0, 5), (5, 5), (3, 7), (160, 200)):
+        expected = stats.binomtest(right, total).proportion_ci(0.95, "wilson")
+        assert example["wilson"](right, total) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.slow
+@needs("transformers")
+@pytest.mark.filterwarnings("default")
+def test_models_are_evaluated_in_a_grid(run_example: Callable[..., str]) -> None:
+    printed = run_example("text_evaluation.py")
+    rows = re.findall(r"^ *(\w+) +(\w+)  accuracy ([\d.]+) \[([\d.]+), ([\d.]+)\]$", printed, re.M)
+    assert len(rows) == 9
+    assert all(float(low) <= float(share) <= float(high) for *_, share, low, high in rows)
+    shares = {(model, task): float(share) for model, task, share, *_ in rows}
+    assert shares["long", "repeat"] > shares["random", "repeat"]
+
+
+@pytest.mark.slow
+@needs("peft")
+@TWO_CORES
+@pytest.mark.filterwarnings("default")
+def test_adapters_are_searched_and_the_best_one_labels(run_example: Callable[..., str]) -> None:
+    printed = run_example("text_lora.py")
+    (best,) = re.findall(r"^Best: trial \d, accuracy ([\d.]+)", printed, re.M)
+    (labelled,) = re.findall(r"^accuracy ([\d.]+) on unseen texts$", printed, re.M)
+    assert float(best) > 0.9
+    assert float(labelled) == pytest.approx(float(best), abs=1e-4)
+
+
+@pytest.mark.slow
+@needs("transformers")
+@pytest.mark.filterwarnings("default")
+def test_texts_are_embedded_and_continued(four_executors: SparkSession, tmp_path: Path) -> None:
+    """As transformers does, one text after the other, without padding."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    example, folder = runpy.run_path(str(EXAMPLES / "text_embeddings.py")), str(tmp_path)
+    example["make_model"](folder)
+    df = example["texts"](four_executors, 40)
+    found = example["scored"](df, folder).collect()
+    texts = {row.id: row.text for row in df.collect()}
+    assert sorted(row.id for row in found) == sorted(texts)[:-1]  # The last one is too long.
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    for row in found:
+        tokens = tokenizer(texts[row.id], return_tensors="pt")
+        states = model(**tokens, output_hidden_states=True).hidden_states[-1][0]
+        expected = states.mean(0).detach().numpy()
+        np.testing.assert_allclose(row.embedding, expected, rtol=1e-3, atol=1e-4)
+        new = model.generate(**tokens, max_new_tokens=example["NEW_TOKENS"], do_sample=False)
+        kept = new[0, tokens["input_ids"].shape[1] :]
+        assert row.continued == tokenizer.decode(kept, skip_special_tokens=True)
 
 
 @pytest.mark.slow

@@ -87,9 +87,9 @@ def test_namenode_restarted_during_a_run_loses_nothing(
 
 PROGRAM = """
 import os, sys
-from sparkdl import storage
+from sparkdl.files import storage
 from sparkdl.runs import owner
-from sparkdl.runs.layout import RunPaths
+from sparkdl.files.layout import RunPaths
 
 owner.BEAT_S = 0.001
 mine = owner.Owner(RunPaths(sys.argv[1]))
@@ -145,7 +145,7 @@ def test_journal_of_a_killed_driver_can_be_read_at_once(hadoop: Hadoop) -> None:
 
 WEB_PROGRAM = """
 import sys
-from sparkdl import storage
+from sparkdl.files import storage
 
 url = sys.argv[1]
 storage.write(f"{url}/a", "first")

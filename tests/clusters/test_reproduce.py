@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment, storage
+from sparkdl import experiment
+from sparkdl.files import storage
 from tests.helpers.runs import quiet
 
 pytestmark = pytest.mark.slow

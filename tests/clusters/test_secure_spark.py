@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment, search
-from sparkdl.os_processes import parent
+from sparkdl.host.os_processes import parent
 from tests.clusters.programs import gangs
 from tests.helpers.spark import Applications
 

@@ -35,7 +35,7 @@ def train(x):
 
 def launch(**options):
     return experiment.launch(
-        train, {"x": [0, 1, 2]}, root=str(here / "runs"), run_id="ends", if_exists="resume",
+        train, {"x": [0, 1, 2]}, root=str(here / "runs"), run_id="sigterm", if_exists="resume",
         **options,
     )
 
@@ -68,7 +68,7 @@ PROGRAMS = {
     )
     thread = threading.Thread(target=launch)
     thread.start()
-    while not (here / "runs/ends/run.json").exists():
+    while not (here / "runs/sigterm/run.json").exists():
         time.sleep(0.1)
     first.wait()
     thread.join()
@@ -93,7 +93,7 @@ class Program:
         )
 
     def is_in_the_middle(self) -> bool:
-        path = self.folder / "runs/ends"
+        path = self.folder / "runs/sigterm"
         return (path / "run.json").exists() and experiment.load(str(path)).counts() == {
             "COMPLETE": 1,
             "RUNNING": 2,
@@ -120,9 +120,9 @@ def last_line(out: str) -> dict[str, Any]:
 
 
 def check_cancelled(folder: Path) -> None:
-    run = experiment.load(str(folder / "runs/ends"))
+    run = experiment.load(str(folder / "runs/sigterm"))
     assert (run.state, run.counts()) == ("CANCELLED", {"COMPLETE": 1, "CANCELLED": 2})
-    assert eventually(lambda: not processes_of("ends"))
+    assert eventually(lambda: not processes_of("sigterm"))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -134,10 +134,10 @@ def test_sigterm_cancels_the_run_and_the_program_exits_with_143(tmp_path: Path, 
     check_cancelled(tmp_path)
     assert "no exception of the program" not in out
     assert ("the program tidies up" in out) == (name == "foreground")
-    path = str(tmp_path / "runs/ends")
+    path = str(tmp_path / "runs/sigterm")
     assert f"To finish it: sparkdl resume {path}" in out
     line = last_line(out)
-    assert (line["run"], line["state"], line["exit_code"]) == ("ends", "CANCELLED", 143)
+    assert (line["run"], line["state"], line["exit_code"]) == ("sigterm", "CANCELLED", 143)
     assert line["reason"] == "terminated by SIGTERM"
     assert line["counts"] == {"COMPLETE": 1, "CANCELLED": 2}
     assert line["root"] == str(tmp_path / "runs")
@@ -151,7 +151,7 @@ def test_sigterm_of_a_program_with_its_own_handler_is_left_to_the_handler(tmp_pa
     program = Program(tmp_path, body)
     program.end()
     assert program.process.returncode == 7
-    assert eventually(lambda: not processes_of("ends"))
+    assert eventually(lambda: not processes_of("sigterm"))
 
 
 def test_sigterm_has_its_former_effect_after_the_run(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clusters.connect import ConnectServer, connect_server, missing_package
 from tests.clusters.standalone import Driver
+from tests.clusters.test_examples import needs
 from tests.helpers.logs import write_log
 from tests.helpers.processes import eventually, is_alive
 
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("java"), reason="the server needs Java"),
     pytest.mark.skipif(
         missing_package() is not None,
-        reason=f"{missing_package()} is not installed: pip install 'sparkdl[connect]'",
+        reason=f"{missing_package()} is not installed: pip install 'sparkdl-platform[connect]'",
     ),
 ]
 
@@ -60,6 +61,10 @@ def test_client_has_no_spark_context_and_does_not_wait_for_executors(client: Dri
     seen = client.call(f"{RUNS}:without_context")
     assert not seen["has_context"] and seen["master"] == MASTER
     assert seen["waited_s"] < 4
+
+
+def test_executors_have_a_package_that_the_client_lacks(client: Driver) -> None:
+    assert client.call(f"{RUNS}:lacks_a_package") == 0.5
 
 
 def test_search_in_a_root_given_by_url_prunes_trials(client: Driver, tmp_path: Path) -> None:
@@ -101,6 +106,11 @@ def test_predictions_are_those_of_the_model(client: Driver, tmp_path: Path) -> N
     assert seen["count"] == 3000 and seen["worst"] < 1e-3
 
 
+def test_trials_share_what_a_host_has_loaded_once(client: Driver) -> None:
+    seen = client.call(f"{RUNS}:preloaded", trials=SLOTS + 1)
+    assert seen == {"values": [0, 5, 10, 15], "servers": 1}
+
+
 def test_trials_on_an_executor_share_a_copy_of_the_rows(client: Driver, tmp_path: Path) -> None:
     """No process and no folder of the copies is left at the end of the server."""
     seen = client.call(f"{RUNS}:shared_rows", folder=str(tmp_path), trials=SLOTS + 1)
@@ -124,8 +134,11 @@ def test_a_log_is_watched(client: Driver, tmp_path: Path) -> None:
     assert found == {"statuses": ["ok", "drift"], "alerts": 1, "unreadable": 1, "again": 0}
 
 
-def test_stages_of_spark_ml_train_and_are_saved(client: Driver, tmp_path: Path) -> None:
-    seen = client.call(f"{RUNS}:keras_stages", folder=str(tmp_path))
+@pytest.mark.parametrize(
+    "name", ["keras_stages", pytest.param("torch_stages", marks=needs("torch"))]
+)
+def test_stages_of_spark_ml_train_and_are_saved(name: str, client: Driver, tmp_path: Path) -> None:
+    seen = client.call(f"{RUNS}:{name}", folder=str(tmp_path))
     assert seen["is_same"] and seen["last"] == pytest.approx(1.75, abs=0.2)
     assert "save cannot overwrite" in seen["error"]
 

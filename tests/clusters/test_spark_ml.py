@@ -13,7 +13,7 @@ from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit, TrainValid
 from pyspark.sql import SparkSession
 
 from sparkdl.ml import KerasEstimator
-from tests.clusters.test_examples import TWO_CORES, run_example
+from tests.clusters.test_examples import TWO_CORES, needs, run_example
 from tests.ml.test_keras_stages import QUIET, models, points, root
 
 __all__ = ["models", "points", "root", "run_example"]
@@ -55,6 +55,22 @@ def test_a_validated_pipeline_is_loaded_by_another_program(
     found = re.search(r"^loaded: 10 (\S+) (\d)\.0$", done.stdout, re.MULTILINE)
     assert found, done.stdout + done.stderr
     assert float(found[1]) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.timeout(600)
+@needs("torch")
+@TWO_CORES
+@pytest.mark.filterwarnings("default")
+def test_a_module_of_pytorch_is_chosen_saved_and_loaded(
+    run_example: Callable[..., str], tmp_path: Path
+) -> None:
+    printed = run_example("torch_estimator.py", "--folder", str(tmp_path / "digits"))
+    few, many = map(float, re.findall(r"0\.\d+", printed.splitlines()[-3]))
+    assert many > few
+    accuracy = re.search(r"^accuracy (0\.\d+) on unseen digits$", printed, re.MULTILINE)
+    assert accuracy and float(accuracy[1]) > 0.93
+    runs = sorted(path.parent.name for path in tmp_path.glob("runs/*/run.json"))
+    assert len(runs) == 5 and runs[-1] in printed
 
 
 # Spark leaves its threads to the garbage collector.

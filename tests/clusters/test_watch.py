@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import monitoring
-from sparkdl.kafka_topic import KafkaTopic, Sender
 from sparkdl.serving.calls import Call
 from sparkdl.serving.inference_log import Log, log_of
+from sparkdl.serving.kafka_topic import KafkaTopic, Sender
 from tests.clusters.kafka import consumed, create_topic, kafka_broker, spark_jars
 from tests.clusters.standalone import REPOSITORY
 from tests.helpers.logs import (

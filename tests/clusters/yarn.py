@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.clusters.environment import pack_environment
 from tests.clusters.hadoop import Hadoop, jars, write_settings
@@ -28,6 +31,8 @@ JARS = "/dev/shm/jars"
 # Each node has room for one executor beside an ApplicationMaster.
 NODE_MB = 2560
 ANSWER_S = 300.0
+# Each node unpacks the environment: 1.9 GB in all, and HDFS takes no block on a full disk.
+DISK_BYTES = 3 << 30
 FULLEST_DISK = "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage"
 
 
@@ -311,6 +316,8 @@ def kill(pid: int) -> None:
 def yarn_cluster(folder: Path, num_nodes: int = 3) -> Iterator[Yarn]:
     """Yield a cluster; no process of it is left afterwards."""
     skip_unless_possible(folder)
+    if (free := shutil.disk_usage(folder).free) < DISK_BYTES:
+        pytest.skip(f"{folder} has {free >> 20} MiB free; the nodes need {DISK_BYTES >> 20} MiB")
     lib = jars()
     with network(folder, num_nodes + 1) as net:
         yarn = Yarn(net, lib)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from sparkdl import polling, storage
 from sparkdl.context import Context
 from sparkdl.data import agreed_pieces, peer_files
 from sparkdl.data.agreed_pieces import Call, agree
@@ -22,7 +21,8 @@ from sparkdl.data.dataframe.row_counts import RowCounts
 from sparkdl.data.pace import MAX_LOOKS_PER_S, Pace
 from sparkdl.data.peer_files import PeerFiles
 from sparkdl.errors import ConfigError
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import polling, storage
+from sparkdl.files.rank_files import RankFiles
 
 
 def call(reader: str = "data.csv", **arguments: Any) -> Call:
@@ -52,7 +52,7 @@ def result_of(function: Callable[[], Any]) -> Any:
 
 
 def at_once(*functions: Callable[[], Any]) -> list[Any]:
-    """What each returns or raises."""
+    """Return the result, or the exception, of each function; all run at once."""
     results: list[Any] = [None] * len(functions)
 
     def run(number: int) -> None:

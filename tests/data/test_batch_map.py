@@ -70,7 +70,7 @@ def test_returned_columns_are_added_and_replace_others(read: Read) -> None:
 
 def test_only_the_columns_that_are_needed_are_read(read: Read) -> None:
     rows = read(Map(lambda rows: {"y": rows["x"]}, ["x"]), feature_cols=["id", "y"])
-    assert list(rows.blocks._stored._convert.shapes) == ["x", "id"]
+    assert list(rows.blocks._blocks._convert.shapes) == ["x", "id"]
     assert lists(rows.as_numpy())[2] == [[8.0, 4.0], [9.0, 4.5]]
 
 
@@ -201,6 +201,7 @@ def test_arrays_have_memory_of_their_own(read: Read) -> None:
         (lambda rows: {"y": [[1], [1, 2], []]}, "but setting an array element"),
         (lambda rows: {"y": np.zeros(3, complex)}, "but its dtype is complex128"),
         (lambda rows: {"y": [None] * 3}, "neither strings nor arrays"),
+        (lambda rows: {"y": ["a", None, "c"]}, "neither strings nor arrays"),
         (lambda rows: {1: rows["id"]}, "column 1 for 3 rows, but its name is not a string"),
     ],
 )

@@ -330,3 +330,9 @@ def test_lanes_of_large_rows_take_turns_in_a_window_of_bytes() -> None:
         found += zip(batch["lane"].to_pylist(), batch["number"].to_pylist(), strict=True)
     assert sorted(found) == [(lane, number) for lane in range(8) for number in range(3)]
     assert taken[:8] == list(range(8))
+
+
+def test_rows_without_bytes_are_shuffled_as_others_are() -> None:
+    batches = [pa.record_batch({"x": pa.nulls(count)}) for count in (3, 5)]
+    mixed = shuffled([(iter(batches), 0)], 4, WINDOW_BYTES)
+    assert sum(batch.num_rows for batch in mixed) == 8

@@ -24,7 +24,7 @@ from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.gang.task import _context as context_of_rank
 from sparkdl.cluster.plan import Member, Plan, Role
-from sparkdl.cluster.process.training_process import Start
+from sparkdl.cluster.process.server_connection import Start
 from sparkdl.cluster.topology import ElasticTopology, SingleTopology
 from sparkdl.cluster.trial_spec import RunRef, TrialSpec
 from sparkdl.cluster.trial_task import TrialTask
@@ -48,7 +48,7 @@ from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame
 from sparkdl.experiment import distributed, trials
 from sparkdl.options import Options
-from sparkdl.runner.prepare import make_plan
+from sparkdl.runner.pipeline.prepare import make_plan
 from sparkdl.runner.request import Request
 from sparkdl.tfos.cluster.topology import independent_request, places_of, request_of
 from tests.data.dataframe.test_channel import FEED, batches, one_pass, within

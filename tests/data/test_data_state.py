@@ -43,7 +43,7 @@ class Counting(ArrowSource):
 
     def ids(self, passes: Passes) -> list[int]:
         """The ids of the rows of the next pass."""
-        batches = self.ordered(passes.next(), self.schema.names)
+        batches = self.read_pass(passes.next(), self.schema.names)
         return [i for batch in batches for i in batch.column("id").to_pylist()]
 
 

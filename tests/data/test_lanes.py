@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparkdl.context import Context
 from sparkdl.data.batching import Batches, passes
-from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES, Lane, Pass
+from sparkdl.data.lanes import MAX_LANES, WINDOW_BYTES, EpochOrder, Lane, Pass
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 
@@ -168,3 +170,55 @@ def test_a_small_window_shuffles_a_single_piece(shuffle: int) -> None:
 
 def test_one_is_true() -> None:
     assert orders_of(1000, 1) == orders_of(1000, True)
+
+
+def test_rows_that_are_left_out_are_the_first_of_the_lane() -> None:
+    lane = Lane((Range(0, 0, 10), Range(1, 5, 12), Range(2, 0, 3)), seed=3)
+
+    def in_sections(some: Lane) -> list[tuple[int, int]]:
+        sections = some.sections(4)
+        return [(part.piece, i) for part in sections for i in range(part.start, part.stop)]
+
+    whole = in_sections(lane)
+    assert sorted(whole) == sorted(rows([lane]))
+    for num_rows in range(len(whole) + 1):
+        assert in_sections(lane.after(num_rows)) == whole[num_rows:]
+
+
+def test_lanes_end_with_a_piece_only_if_they_stay_about_equal() -> None:
+    def cuts(*sizes: int) -> list[int]:
+        return EpochOrder(sizes, seed=[0], window_rows=4).cuts
+
+    assert cuts(40) == [0, 20, 40]
+    assert {cuts(*sizes)[1] for sizes in ((18, 22), (22, 18))} == {18, 22}
+    assert cuts(10, 30)[1] == cuts(30, 10)[1] == 20
+
+
+def test_lanes_share_the_memory_of_a_window() -> None:
+    order = EpochOrder([40], seed=[0], window_rows=9)
+    whole = order.shuffled_pass([Range(0, 0, 40)], 0, [0])
+    assert len(whole.lanes) == 3
+    assert len(whole.lanes) * whole.chunk_bytes <= WINDOW_BYTES < 4 * whole.chunk_bytes
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 6), max_size=4), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.integers(0, 30),
+)
+def test_windows_that_are_left_out_have_only_rows_before_the_first(
+    sizes: list[list[int]], chunk_rows: int, start: int
+) -> None:
+    lanes, piece = [], 0
+    for number, lengths in enumerate(sizes):
+        ranges = tuple(Range(piece + i, 0, length) for i, length in enumerate(lengths))
+        lanes.append(Lane(ranges, seed=number))
+        piece += len(lengths)
+    totals = [sum(lengths) for lengths in sizes]
+    start = min(start, sum(totals))
+    rest = Pass(tuple(lanes), chunk_rows, start=start).without_windows()
+    left_out = start - rest.start
+    # The rows of whole windows: of each lane as many chunks, as far as it has rows.
+    windows = [sum(min(t, w * chunk_rows) for t in totals) for w in range(max(totals) + 1)]
+    assert left_out == max(rows for rows in windows if rows <= start)
+    assert sum(lane.num_rows for lane in rest.lanes) == sum(totals) - left_out

@@ -55,6 +55,23 @@ def test_a_null_vector_is_refused() -> None:
         to_array(with_null, column(pa.field("v", KIND)), (2,))
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("type", pa.float64()),
+        ("size", pa.string()),
+        ("indices", pa.int32()),
+        ("values", pa.float64()),
+        ("values", pa.list_(pa.int64())),
+        ("more", pa.int8()),
+    ],
+)
+def test_a_struct_of_other_fields_is_no_vector(name: str, kind: pa.DataType) -> None:
+    assert is_vector(KIND)
+    assert not is_vector(pa.struct({**{f.name: f.type for f in KIND}, name: kind}))
+    assert not is_vector(kind)
+
+
 @pytest.mark.parametrize("index", [-1, 3])
 def test_an_index_outside_of_its_vector_is_refused(index: int) -> None:
     with pytest.raises(ValueError, match="'v': an index of a sparse vector is not within"):

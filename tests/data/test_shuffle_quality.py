@@ -58,7 +58,7 @@ def orders(source: ArrowSource, ranks: int, **options: Any) -> "list[list[np.nda
         me = Context(rank=rank, world_size=ranks, num_readers=ranks, data_seed=11)
         read = passes(source.sizes, batches, me, ["id"])
         passed = [
-            np.concatenate([batch["id"] for batch in source.ordered(read.next(), ["id"])])
+            np.concatenate([batch["id"] for batch in source.read_pass(read.next(), ["id"])])
             for _ in range(EPOCHS)
         ]
         found.append(passed)

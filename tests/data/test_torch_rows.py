@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkdl import data
@@ -85,3 +88,107 @@ def test_ragged_strings_are_refused(tmp_path: Path, read: Read) -> None:
     pq.write_table(pa.table({"words": [["a"], []]}), tmp_path / "rows.parquet")
     with pytest.raises(ConfigError, match="for which PyTorch has no tensor"):
         list(read(ragged=["words"]).as_torch())
+
+
+def written(folder: Path, count: int = 20) -> Any:
+    """A reader of rows in batches of four, as dicts."""
+    table = pa.table({"x": [[float(i), 1.0] for i in range(count)], "labels": list(range(count))})
+    pq.write_table(table, folder / "rows.parquet")
+    columns = {"x": "x", "labels": "labels"}
+    path = str(folder / "rows.parquet")
+    return lambda: data.parquet(path, batch_size_per_worker=4, shuffle=True, feature_cols=columns)
+
+
+def labels_of(batches: Any) -> list[int]:
+    return [label for batch in batches for label in batch["labels"].tolist()]
+
+
+def test_a_data_loader_of_pytorch_takes_the_batches(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader, IterableDataset
+
+    read = written(tmp_path)
+    assert isinstance(read().as_torch(), IterableDataset)
+    expected = labels_of(read().as_numpy())
+    for made in (DataLoader(read().as_torch(), batch_size=None), read().as_torch().dataloader()):
+        assert len(made) == 5
+        assert labels_of(made) == expected
+    with pytest.raises(ConfigError, match="num_workers=0: threads read ahead already"):
+        next(iter(DataLoader(read().as_torch(), batch_size=None, num_workers=1)))
+
+
+class Recorder(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A model that notes the rows that it was trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.rows: list[int] = []
+
+    def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+        self.rows += labels.tolist()
+        return {"loss": self.layer(x.float()).pow(2).mean()}
+
+
+@pytest.mark.slow
+def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Recorder()
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 1e-6)
+
+    class Save(lightning.Callback):  # type: ignore[misc,name-defined]
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 7:
+                trainer.save_checkpoint(tmp_path / "7.ckpt")
+
+    def fit(path: Any = None, **options: Any) -> list[int]:
+        module = Module()
+        quiet = dict.fromkeys(
+            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        )
+        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", **quiet, **options)
+        trainer.fit(module, read().as_torch(), ckpt_path=path)
+        return module.model.rows
+
+    read = written(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning advises num_workers.
+        undisturbed = fit(callbacks=[Save()])
+        assert sorted(undisturbed[:20]) == sorted(undisturbed[20:]) == [*range(20)]
+        assert fit(tmp_path / "7.ckpt") == undisturbed[28:]
+
+
+@pytest.mark.slow
+def test_the_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from sparkdl.huggingface import Checkpoint
+
+    monkeypatch.chdir(tmp_path)
+
+    def train(checkpoint: str | None = None) -> list[int]:
+        model = Recorder()
+        options = {"save_strategy": "steps", "save_steps": 7, "disable_tqdm": True}
+        arguments = transformers.TrainingArguments(
+            "out", num_train_epochs=2, report_to=[], use_cpu=True, **options
+        )
+        trainer = transformers.Trainer(model, arguments, callbacks=[Checkpoint()])
+        trainer.get_train_dataloader = read().as_torch().dataloader
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return model.rows
+
+    read = written(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        undisturbed = train()
+        assert sorted(undisturbed[:20]) == sorted(undisturbed[20:]) == [*range(20)]
+        assert train("out/checkpoint-7") == undisturbed[28:]

@@ -1,4 +1,4 @@
-"""Choices that need no TensorFlow: strategies, tested versions, learning rates."""
+"""Choices that need no TensorFlow: strategies, learning rates."""
 
 import json
 
@@ -7,7 +7,6 @@ import pytest
 from sparkdl import distribute
 from sparkdl.context import Context
 from sparkdl.distribute.strategies import choose
-from sparkdl.distribute.tested_versions import untested
 
 
 @pytest.mark.parametrize(
@@ -37,24 +36,6 @@ def test_serve_rejects_processes_that_are_not_servers(monkeypatch: pytest.Monkey
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         with pytest.raises(RuntimeError, match="expected the type 'worker' or 'ps'"):
             distribute.serve()
-
-
-def test_untested_names_the_versions_and_the_ways_out() -> None:
-    tested = {"tensorflow": "2.21.3", "keras": "3.15.0"}
-    assert untested(tested) is None
-    assert untested({**tested, "keras": "3.9.0"}, legacy=True) is None
-    for other in ({"keras": "3.16.0"}, {"tensorflow": "2.2.1"}, {"keras": "3.1.5"}):
-        message = untested({**tested, **other})
-        assert message
-        (found,) = [f"{name} {version}" for name, version in other.items()]
-        for part in (found, "tensorflow 2.21.* with keras 3.15.*", "SPARKDL_ALLOW_UNTESTED=1"):
-            assert part in message
-    # The last versions with tf.estimator, which belong together.
-    estimators = {"tensorflow": "2.15.1", "keras": "2.15.0"}
-    assert untested(estimators) is None
-    assert untested({**tested, "tensorflow": "2.15.1"}) is not None
-    assert untested({}) is not None
-    assert "keras" not in (untested({"tensorflow": "2.19.0"}, legacy=True) or "")
 
 
 def test_learning_rates_are_scaled_and_warmed_up() -> None:

@@ -115,14 +115,14 @@ def test_a_process_that_could_not_join_is_told_so_again(
     channels = invitations(2, "aa", join_s=0.3)
     opened += channels
     monkeypatch.setenv("SPARKDL_CONTEXT", f'{{"world_size": 2, "ring": {channels[0].fileno()}}}')
-    world._joined.cache_clear()
+    world._ring_of.cache_clear()
     try:
         for _ in range(2):
             with pytest.raises(PeerLostError, match="rank 1"):
                 world.ring()
         assert not world.is_joined()
     finally:
-        world._joined.cache_clear()
+        world._ring_of.cache_clear()
 
 
 def test_names_of_sockets_differ_between_rings() -> None:

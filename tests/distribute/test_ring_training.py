@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.gang import launch
+from tests.helpers.tf_keras import TF_KERAS, needs_tf_keras
 
 pytestmark = pytest.mark.slow
-
-TF_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
 
 
 def same_as(alone: Any, got: Any, rel: float = 1e-6) -> None:
@@ -38,6 +37,7 @@ def test_ranks_end_with_the_same_bits(count: int, nodes: str, alone: Any, tmp_pa
     same_as(alone["adam"], first)
 
 
+@needs_tf_keras
 @pytest.mark.parametrize("program", ["adam", "loop"])
 def test_tf_keras_ranks_end_with_the_same_bits(program: str, alone: Any, tmp_path: Path) -> None:
     first, second = launch(f"ring.{program}", tmp_path, "worker", "worker", env=TF_KERAS)

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from tests.helpers.gang import launch
+from tests.helpers.tf_keras import TF_KERAS, needs_tf_keras
 
 pytestmark = pytest.mark.slow
 
-TF_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
 JAX = {
     "KERAS_BACKEND": "jax",
     "JAX_PLATFORMS": "cpu",
+    "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
     "KERAS_DISTRIBUTION_JOB_ADDRESSES": "{address}",
     "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
     "KERAS_DISTRIBUTION_PROCESS_ID": "{rank}",
@@ -27,7 +28,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )[0]
 
 
-@pytest.fixture(scope="module", params=[{}, TF_KERAS], ids=["keras", "tf_keras"])
+EACH_KERAS = [
+    pytest.param({}, id="keras"),
+    pytest.param(TF_KERAS, id="tf_keras", marks=needs_tf_keras),
+]
+
+
+@pytest.fixture(scope="module", params=EACH_KERAS)
 def gang(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder of a gang of two, and the results of its ranks."""
     folder = tmp_path_factory.mktemp("gang")
@@ -76,19 +83,28 @@ def test_mean_averages_numbers_and_dicts(gang: Any, alone: Any) -> None:
 def test_early_stopping_makes_one_decision_for_all_ranks(gang: Any, alone: Any) -> None:
     stopped = gang[1][0]["stops"]
     assert (stopped["epochs"], stopped["restored_first"]) == (3, True)
-    assert alone["stops"]["epochs"] == 9
+    assert alone["stops"]["epochs"] == 5
+
+
+def test_callbacks_of_keras_restart_as_in_one_process(gang: Any, alone: Any) -> None:
+    expected, found = alone["restarts"], gang[1][0]["restarts"]
+    if found is None:
+        pytest.skip("tf_keras coordinates the workers' backups itself")
+    assert found["epochs"] == expected["epochs"] == [2, 3, 4]
+    for name, values in expected["logs"].items():
+        assert found["logs"][name] == pytest.approx(values, rel=1e-4), name
+    for part in ("weights", "best"):
+        for values, others in zip(expected[part], found[part], strict=True):
+            assert others == pytest.approx(values, rel=1e-3, abs=1e-5), part
 
 
 def test_one_model_is_saved_and_loads_in_plain_keras(
     gang: Any, request: pytest.FixtureRequest
 ) -> None:
-    from tests.programs.strategies import table
-
     folder, (first, _) = gang
-    keras = pytest.importorskip("tf_keras" if "tf_keras" in request.node.name else "keras")
     assert [file.name for file in (folder / "models").iterdir()] == ["best.keras"]
-    model = keras.models.load_model(folder / "models" / "best.keras")
-    predicted = float(model.predict(table()[0], verbose=0).sum())
+    env = request.node.callspec.params["gang"]
+    predicted = launch("strategies.loaded", folder, "worker", env=env, kind="local")[0]
     assert predicted == pytest.approx(first["stops"]["predicted"], rel=1e-4)
 
 
@@ -102,7 +118,7 @@ def test_checkpoint_resumes_epochs_and_optimizer(gang: Any, alone: Any) -> None:
     for answers in (gang[1][0]["resumes"], alone["resumes"]):
         # With tf_keras each worker has its own moving statistics, and their mean is saved.
         assert answers["difference"] < 1e-6
-        assert (answers["epochs"], answers["iterations"]) == ([0, 1, 2, 3], 16)
+        assert (answers["epochs"], answers["iterations"]) == ([0, 1], 8)
         assert answers["next_fit"] == 1
 
 
@@ -125,7 +141,9 @@ def test_keras_still_has_the_faults_that_are_patched(tmp_path: Path) -> None:
     mended = "Keras has fixed {}: remove its patch in sparkdl/distribute/keras3_patches.py"
     assert "PerReplica" in first["batch"], mended.format("_maybe_symbolic_build")
     assert "Invalid reduction dimension" in first["logs"], mended.format("reduce_per_replica")
-    assert first["statistics"] != second["statistics"], mended.format("BatchNorm's statistics")
+    # Keras 3.7 averages all variables that are written on several replicas, others none.
+    differ = first["averages"] or first["statistics"] != second["statistics"]
+    assert differ, mended.format("BatchNorm's statistics")
     assert first["clipped"] == 0.75, mended.format("clipping before the sum")  # The sum gives 0.5.
     assert first["empty"], mended.format("BatchNorm of a batch without rows")
 
@@ -152,7 +170,7 @@ def test_parameter_server_trains_on_its_servers(tmp_path: Path) -> None:
 
 
 def test_jax_gang_trains(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
+    pytest.importorskip("jax", "0.6", "setup.cfg asks for jax 0.6, the oldest with CPU gangs")
     first, second = launch("strategies.jax_gang", tmp_path, "worker", "worker", env=JAX)
     assert first == second
     assert first["processes"] == 2

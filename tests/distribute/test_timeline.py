@@ -22,7 +22,7 @@ from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.timed_links import TimedLinks, make_links, mark_step_start
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.errors import ConfigError, TrainingFailedError
-from sparkdl.runs.step_time import TypicalStep, sentence, typical
+from sparkdl.runner.loop.step_time import TypicalStep, sentence, typical
 from tests.distribute.test_ring import on_all
 from tests.helpers.gang import launch
 from tests.helpers.runs import quiet

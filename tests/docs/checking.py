@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -15,9 +16,19 @@ from tests.docs.names import MODULES
 __all__ = ["Checker", "is_about", "parse_span"]
 
 BUILTINS = frozenset(dir(builtins))
-# Programs in the pages use it; it need not be installed.
-OPTIONAL = ("torch",)
+# Programs in the pages use them; they need not be installed.
+OPTIONAL = ("lightning", "peft", "torch", "transformers")
 _FILE = re.compile(r"[\w/]+\.(json|jsonl|py|md|txt|html|yaml|keras)")
+
+
+@contextlib.contextmanager
+def _optional() -> Iterator[None]:
+    """Leave the block where it needs a package that need not be installed."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if exc.name not in OPTIONAL:
+            raise
 
 
 class Instance:
@@ -105,8 +116,9 @@ class Checker:
                     self.problems.append(f"there is no module {alias.name}")
                 self.names[name] = _Module(alias.name if alias.asname else "sparkdl")
             else:
-                thing = importlib.import_module(module or "")
-                self.names[name] = self._attribute(thing, ast.Attribute(node, alias.name))
+                with _optional():
+                    thing = importlib.import_module(module or "")
+                    self.names[name] = self._attribute(thing, ast.Attribute(node, alias.name))
 
     def _learn_class(self, node: ast.stmt) -> None:
         """Remember the class of `run` in `run = experiment.launch(...)`."""
@@ -122,6 +134,11 @@ class Checker:
         try:
             if isinstance(base, _Module):
                 owner = base = importlib.import_module(base.name)
+            if inspect.ismodule(owner) and not hasattr(owner, node.attr):
+                # A module inside another one is its attribute once anything has imported it.
+                path = f"{owner.__name__}.{node.attr}"
+                if hasattr(owner, "__path__") and importlib.util.find_spec(path):
+                    return importlib.import_module(path)
             member = getattr(owner, node.attr)
         except ModuleNotFoundError as exc:
             if exc.name not in OPTIONAL:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 
 from sparkdl.models import ModelVersion
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.comparison import Comparison
+from sparkdl.runs.views.comparison import Comparison
 from sparkdl.tfos.TFCluster import TFCluster
 
 __all__ = ["ELSEWHERE", "GIVEN", "MIGRATION", "MODULES"]
@@ -53,6 +53,7 @@ ELSEWHERE = {
 MIGRATION = {
     "docs/hopsml.md",
     "docs/horovod.md",
+    "docs/databricks.md",
     "docs/maggy.md",
     "docs/ray-tune.md",
     "docs/sparktrials.md",

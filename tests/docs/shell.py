@@ -17,7 +17,7 @@ __all__ = ["check_commands", "check_setting", "check_usage"]
 PROGRAMS = {
     *("cp", "mkdir", "cd", "export", "chmod", "echo", "jq", "tail", "tensorboard", "git"),
     *("spark-class", "venv-pack", "hdfs", "java", "ulimit", "command", "ssh"),
-    *("bash", "docker", "kubectl"),
+    *("aws", "bash", "docker", "gcloud", "kubectl"),
 }
 # What stands for a value in the description of a command, and such a value.
 VALUES = {"AGE": "30d", "N": "3", "TRIAL": "3", "VERSION": "3", "TRIALS": "failed"}
@@ -99,7 +99,7 @@ def _check_pip(arguments: list[str]) -> Iterator[str]:
     setup = configparser.ConfigParser()
     setup.read(REPOSITORY / "setup.cfg")
     for argument in arguments:
-        if extras := re.fullmatch(r"sparkdl\[([\w,]+)\]", argument):
+        if extras := re.fullmatch(r"sparkdl(?:-platform)?\[([\w,-]+)\]", argument):
             for extra in extras[1].split(","):
                 if extra not in setup["options.extras_require"]:
                     yield f"there is no extra {extra}"

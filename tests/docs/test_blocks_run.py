@@ -11,9 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import context, experiment
-from sparkdl.identity import Context
-from sparkdl.runner import asking, prepare, trial_loop
+from sparkdl.runner.control import remote_driver as asking
+from sparkdl.runner.loop import trial_loop
+from sparkdl.runner.pipeline import prepare
 from sparkdl.runs import Run
+from sparkdl.training.identity import Context
 from tests.docs.pages import REPOSITORY, Block, blocks_of, pages
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, returned
 from tests.helpers.processes import eventually

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import sparkdl
 from tests.docs.pages import REPOSITORY
 from tests.test_public_api import PUBLIC
 
@@ -41,6 +42,11 @@ def test_the_menu_has_every_page_once(conf: dict[str, Any]) -> None:
     assert sorted(set(listed)) == sorted(listed)
     assert written - set(listed) == {CONF.parent / "index.md"}
     assert [entry for entry in entries if not files_of(entry)] == ["docs/api/index"]
+
+
+def test_every_page_shows_the_version(conf: dict[str, Any]) -> None:
+    assert conf["version"] == conf["release"] == sparkdl.__version__
+    assert conf["html_title"] == f"sparkdl {sparkdl.__version__}"
 
 
 def test_the_start_page_links_to_every_page_but_notebooks(conf: dict[str, Any]) -> None:

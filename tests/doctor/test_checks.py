@@ -21,6 +21,7 @@ from sparkdl.doctor.spark_checks import (
     start_failure,
     task_failure,
 )
+from sparkdl.spark import versions
 from tests.helpers.facts import executor, facts, probe
 
 STANDALONE = "spark://master:7077"
@@ -230,10 +231,15 @@ def test_spark_that_cannot_start_is_a_fault(error: str, remedy: str) -> None:
     assert remedy in check.remedy
 
 
-def test_versions_of_pyspark_and_spark_must_agree() -> None:
-    assert check_version("4.1.0-vendor.2", "4.1.1").state == "ok"
-    check = check_version("3.5.1", "4.1.1")
-    assert (check.state, check.remedy) == ("fault", "Install pyspark 3.5, or unset SPARK_HOME.")
+def test_versions_of_pyspark_and_spark_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", {"pyspark": "4.1.1"}.get)
+    assert [c.state for c in check_version("4.1.0-vendor.2", is_connect=False)] == ["ok"]
+    (check,) = check_version("3.5.1", is_connect=False)
+    assert (check.state, check.text) == ("fault", "PySpark 4.1.1 drives Spark 3.5.1.")
+    assert "pip install 'pyspark==3.5.*', or unset SPARK_HOME" in check.remedy
+    (check,) = check_version("3.5.1", is_connect=True)
+    assert (check.state, "SPARK_HOME" in check.remedy) == ("note", False)
+    assert [c.state for c in check_version("3.4.2", is_connect=True)] == ["fault", "note"]
 
 
 def test_executors_that_have_not_registered_are_a_fault() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pyspark
 import pytest
 
-from sparkdl import storage
 from sparkdl.cluster.spark_context import FailedTask
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.doctor import examination, root_probe
 from sparkdl.doctor.examination import examine_cluster
 from sparkdl.doctor.report import Check
 from sparkdl.doctor.root_probe import probe_root
+from sparkdl.files import storage
 from tests.helpers.in_memory_cluster import InMemoryCluster, killed
 
 

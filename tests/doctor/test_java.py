@@ -30,8 +30,9 @@ def test_missing_java_is_a_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "state", "text"),
     [
-        ('openjdk version "11.0.2" 2019-01-15', "fault", "is Java 11, and Spark needs Java 17"),
-        ('java version "1.8.0_392"', "fault", "is Java 8, and Spark needs Java 17"),
+        ('openjdk version "11.0.2" 2019-01-15', "fault", "Java 11 ("),
+        ('java version "1.8.0_392"', "fault", "Java 8 ("),
+        ('openjdk version "27" 2026-09-15', "note", "is newer than 21, the newest that Spark 4."),
         ('openjdk version "21" 2023-09-19', "ok", "Java 21 ("),
         ('openjdk version "17.0.15" 2025-04-15', "ok", "Java 17.0.15 ("),
         ("Unrecognized option", "fault", "has failed: Unrecognized option"),

@@ -389,29 +389,6 @@ def test_a_gang_that_lost_an_executor_goes_on_from_the_last_checkpoint(
     assert eventually(lambda: not processes_of(run.id))
 
 
-@pytest.mark.acceptance("A25")
-def test_versions_that_were_not_tested_are_refused(
-    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sparkdl.runs import provenance
-
-    fake = tmp_path / "keras-3.99.0.dist-info"
-    fake.mkdir()
-    (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 3.99.0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    provenance._version.cache_clear()
-
-    def train() -> None:
-        import keras  # noqa: F401
-
-    try:
-        with pytest.raises(RuntimeError, match=r"3\.99\.0.*SPARKDL_ALLOW_UNTESTED"):
-            experiment.allreduce(train, num_workers=2, **quiet(root))
-        assert list(Path(root).iterdir()) == []
-    finally:
-        provenance._version.cache_clear()
-
-
 def test_a_rank_may_judge_the_run_invalid(root: str) -> None:
     def train() -> None:
         from sparkdl import context

@@ -124,7 +124,15 @@ def test_a_worker_may_be_killed_long_after_the_start(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that takes its place has a start of its own."""
-    monkeypatch.setenv("SPARKDL_START_TIMEOUT_S", "5")
+    options: dict[str, Any] = {"num_workers": 1, "num_ps": 1, **quiet(root)}
+
+    def import_tensorflow() -> None:
+        from sparkdl import distribute
+
+        distribute.strategy()
+
+    experiment.parameter_server(import_tensorflow, **options)
+    monkeypatch.setenv("SPARKDL_START_TIMEOUT_S", "10")
 
     def train() -> int:
         from sparkdl import context, distribute
@@ -132,16 +140,16 @@ def test_a_worker_may_be_killed_long_after_the_start(
         distribute.strategy()
         own = context.current()
         file = Path(own.folder or "", "ranks/0/1.pid")
-        time.sleep(6)  # More than the start may take.
+        time.sleep(11)  # More than the start may take.
         before = file.read_text()
         os.kill(int(before), signal.SIGKILL)
         deadline = time.monotonic() + 120
         while file.read_text() in (before, "") and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(6)
+        time.sleep(11)
         return int(file.read_text()) != int(before)
 
-    run = experiment.parameter_server(train, num_workers=1, num_ps=1, **quiet(root))
+    run = experiment.parameter_server(train, **options)
     assert (run.state, run.result, run.trials[0].attempts) == ("COMPLETE", 1, 1)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import AllTrialsFailedError
-from sparkdl.os_processes import parent
+from sparkdl.host.os_processes import parent
 from sparkdl.runs import Run
 from tests.helpers.processes import eventually, jvm_of, processes_of
 from tests.helpers.runs import journal_text, quiet
@@ -115,8 +115,8 @@ def test_a_silent_trial_is_not_declared_dead(root: str, monkeypatch: pytest.Monk
     for name in (
         "sparkdl.cluster.preflight.MEET_S",
         "sparkdl.runs.owner.BEAT_S",
-        "sparkdl.runner.trial_messages.STOP_GRACE_S",
-        "sparkdl.runner.submitted.EXIT_GRACE_S",
+        "sparkdl.runner.loop.trial_messages.STOP_GRACE_S",
+        "sparkdl.runner.loop.submitted.EXIT_GRACE_S",
     ):
         monkeypatch.setattr(name, 1.0)
 

@@ -799,6 +799,53 @@ def test_objective_with_two_workers_is_refused(root: str) -> None:
         assert states(run) == ["COMPLETE"]
 
 
+@pytest.mark.parametrize("kind", ["ring", "gloo"])
+def test_ranks_of_a_pruned_trial_stop_at_the_same_step(root: str, kind: str) -> None:
+    """A rank that went on for a step more would wait for the other, and the trial be killed."""
+    if kind == "gloo":
+        pytest.importorskip("torch")
+
+    def train(x: int, kind: str) -> int:
+        from pathlib import Path
+
+        import numpy
+
+        from sparkdl import context, distribute
+
+        if kind == "gloo":
+            import torch
+
+            torch.distributed.init_process_group("gloo")
+        for step in range(1_000_000):
+            if context.should_stop() or x:
+                break
+            if kind == "gloo":
+                torch.distributed.all_reduce(torch.ones(2))
+            else:
+                distribute.allreduce(numpy.ones(2))
+            if context.is_chief and step == 20:
+                context.report(float(x), 0)
+        Path("model").mkdir()
+        Path("model", f"step-{context.rank}.txt").write_text(f"{step}")
+        context.report({}, step=step, checkpoint="model", sharded=True)
+        return x
+
+    run = experiment.search(
+        train,
+        {"x": [0, 1], "kind": [kind]},
+        num_trials=2,
+        initial_params=[{"x": 0, "kind": kind}, {"x": 1, "kind": kind}],
+        workers_per_trial=2,
+        framework="torch" if kind == "gloo" else None,
+        pruner=optuna.pruners.ThresholdPruner(lower=0.5),
+        **quiet(root),
+    )
+    assert states(run) == ["PRUNED", "COMPLETE"]
+    (saved,) = run.trials[0].checkpoints
+    steps = [(Path(saved.url) / f"step-{rank}.txt").read_text() for rank in range(2)]
+    assert steps[0] == steps[1] != "999999"
+
+
 def test_pruned_trial_of_two_workers_frees_its_slots(root: str) -> None:
     def train(x: int) -> float | None:
         if context.is_chief:
@@ -918,7 +965,7 @@ def test_invalid_arguments_are_refused_before_any_job(
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 def test_missing_package_of_an_algorithm_is_named(root: str) -> None:
-    with pytest.raises(ConfigError, match=r"sparkdl\[gp\]"):
+    with pytest.raises(ConfigError, match=r"sparkdl-platform\[gp\]"):
         experiment.search(bowl, SPACE, algorithm="gp", num_trials=3, **quiet(root))
     assert os.listdir(root) == []
 

@@ -10,9 +10,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl import storage
 from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.plan import Plan, Resources
@@ -21,7 +21,8 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.trial_task import TrialTask
-from sparkdl.runs.layout import TrialPaths
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
 from sparkdl.runs.states import Failure
 
 __all__ = [
@@ -200,7 +201,7 @@ class InMemoryCluster:
     """
 
     spark: SparkSession | None = None
-    version = "0"
+    version = pyspark.__version__
     master = "memory"
     application = "memory-1"
     tasks_outlive_driver = False

@@ -8,18 +8,20 @@ from typing import Any
 
 from sparkdl.cluster.plan import Role
 from sparkdl.cluster.program.packaging import Program, pack
+from sparkdl.files.layout import RunPaths
 from sparkdl.options import Options
+from sparkdl.runner.control.run_handle import RunHandle
 from sparkdl.runner.display.progress import Progress
-from sparkdl.runner.execute import description_of
-from sparkdl.runner.handle import RunHandle
-from sparkdl.runner.observers import RunObserver
-from sparkdl.runner.prepare import PreparedRun, prepare
+from sparkdl.runner.loop.assembly import make_loop
+from sparkdl.runner.loop.observers import RunObserver
+from sparkdl.runner.loop.trial_loop import TrialLoop
+from sparkdl.runner.pipeline.begin import make_source
+from sparkdl.runner.pipeline.execute import description_of
+from sparkdl.runner.pipeline.prepare import prepare
+from sparkdl.runner.prepared_run import PreparedRun
 from sparkdl.runner.request import Request
-from sparkdl.runner.start import make_source
-from sparkdl.runner.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.runs.journal import read_journal
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import OpenRun, continue_run, open_run
 from sparkdl.search.settings import SearchSettings
 from tests.helpers.in_memory_cluster import InMemoryCluster
@@ -86,8 +88,8 @@ def _loop(
     prepared: PreparedRun, opened: OpenRun, observers: Sequence[RunObserver] = ()
 ) -> TrialLoop:
     source = make_source(prepared.request, opened, lambda text: None)
-    progress = Progress(opened.run, prepared.plan, shown=False)
-    return TrialLoop(prepared, opened, source, progress, observers)
+    progress = Progress(opened.run, prepared.plan, is_shown=False)
+    return make_loop(prepared, opened, source, progress, observers)
 
 
 def run_trials(root: str, cluster: InMemoryCluster, num_trials: int = 1, **options: Any) -> Run:
@@ -114,7 +116,7 @@ def background(loop: TrialLoop) -> Iterator[TrialLoop]:
         thread.join(120.0)
         if thread.is_alive():
             handle.cancel(None)
-            loop._submitted.cancel()  # Whatever is wrong with the loop, its threads must end.
+            loop.submitted.cancel()  # Whatever is wrong with the loop, its threads must end.
             raise AssertionError("the loop has not ended")
 
 

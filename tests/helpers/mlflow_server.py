@@ -7,7 +7,7 @@ beside sparkdl. The environment is made once, by hand:
     ~/.cache/sparkdl/mlflow/bin/pip install 'mlflow>=3.17,<4'
 
 The variable SPARKDL_TEST_MLFLOW names another folder. Tests skip without the environment. They
-also need MLflow's client beside sparkdl: `pip install 'sparkdl[mlflow]'`.
+also need MLflow's client beside sparkdl: `pip install 'sparkdl-platform[mlflow]'`.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ SMALL = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION
 def _missing() -> str:
     """The reason for which the tests cannot run; empty if they can."""
     if importlib.util.find_spec("mlflow") is None:
-        return "MLflow's client is not installed: pip install 'sparkdl[mlflow]'"
+        return "MLflow's client is not installed: pip install 'sparkdl-platform[mlflow]'"
     if not (ENVIRONMENT / "bin" / "python").exists():
         return f"no MLflow server in {ENVIRONMENT}; see tests/helpers/mlflow_server.py"
     return ""

@@ -2,7 +2,7 @@
 
 import time
 
-from sparkdl import storage
+from sparkdl.files import storage
 
 
 def install(age_s: float) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl.os_processes import die_with
+from sparkdl.host.os_processes import die_with
 
 ROOT = Path(__file__).parents[2]
 PACKET_BYTES = 1 << 17

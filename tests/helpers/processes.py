@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkdl.os_processes import process_start
+from sparkdl.host.os_processes import process_start
 
 __all__ = ["eventually", "is_alive", "jvm_of", "processes_of"]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkdl import experiment, storage
+from sparkdl import experiment
 from sparkdl.errors import ControlError, RunStoppedError
+from sparkdl.files import storage
 from sparkdl.runs import Run, RunState, TrialState
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.opening import RunDescription, open_run

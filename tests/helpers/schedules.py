@@ -8,11 +8,11 @@ from typing import Any
 
 from sparkdl import checkpoints
 from sparkdl.errors import TrialPruned
-from sparkdl.reporter import Reporter, Rungs
-from sparkdl.runner.trial_loop import TrialLoop
+from sparkdl.runner.loop.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
+from sparkdl.training.reporter import Reporter, Rungs
 from tests.helpers.in_memory_cluster import (
     Attempt,
     InMemoryCluster,

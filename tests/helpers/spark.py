@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -57,10 +58,21 @@ def start_session(master: str, **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key.replace("__", "."), value)
-    with _own_second():
+    with _own_second(), _lasting_folder():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _lasting_folder() -> Iterator[None]:
+    """Start Spark in the repository: the folder of a test goes with the test, Spark stays."""
+    before = os.getcwd()
+    os.chdir(Path(__file__).parents[2])
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @contextmanager
@@ -98,6 +110,11 @@ def start_gpu_session(master: str, gpus: int, folder: Path) -> SparkSession:
     return start_session(master, **gpu_settings(gpus, folder))
 
 
+def sql_settings(session: SparkSession) -> dict[str, str]:
+    """Return the settings of a session; `conf.getAll` is newer than Spark 3.5."""
+    return dict(session.sql("SET").collect())  # type: ignore[arg-type]
+
+
 class Applications:
     """Keep one Spark application alive as long as tests ask for the same kind.
 
@@ -120,11 +137,11 @@ class Applications:
     def lend(self, master: str, **conf: str) -> Iterator[SparkSession]:
         """Yield the session of this kind; afterwards restore the SQL settings it had before."""
         session = self.get(master, **conf)
-        before = dict(session.conf.getAll)
+        before = sql_settings(session)
         yield session
         if session.sparkContext._jsc is None:
             return
-        after = dict(session.conf.getAll)
+        after = sql_settings(session)
         for name in after.keys() - before.keys():
             session.conf.unset(name)
         for name, value in before.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sparkdl.experiment  # noqa: F401 Runs have the actions that it sets.
-from sparkdl.jsonl import from_json
+from sparkdl.files.jsonl import from_json
 from sparkdl.runs.events import Event, RunEnded, TrialChanged
 from sparkdl.runs.opening import OpenRun, RunDescription, open_run
 from sparkdl.runs.states import RunState, TrialState

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkdl import tensorboard_server
+from sparkdl.board import server as tensorboard_server
+from sparkdl.board.event_files import first_event, records, scalar
 from sparkdl.data.tfexample.framing import spans
-from sparkdl.runs.event_files import first_event, records, scalar
 from tests.helpers.processes import eventually
 
 __all__ = [

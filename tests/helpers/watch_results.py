@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta, timezone
 
-from sparkdl import storage
-from sparkdl.jsonl import to_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import to_json
 from sparkdl.models.watch_files import ResultFiles
 
 __all__ = ["START", "write_windows"]

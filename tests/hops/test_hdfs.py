@@ -1,11 +1,19 @@
 """Files of the project, on a local disk and on a store with a URL."""
 
+import getpass
+import importlib
+import json
+import os
+import stat
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sparkdl import context, experiment
 from sparkdl.context import Context
+from sparkdl.errors import ConfigError
 from sparkdl.hops import hdfs, tensorboard
 
 
@@ -29,6 +37,7 @@ def test_names_of_the_project(project: str) -> None:
     hdfs.dump("1", "Logs/a.txt")
     full = f"{project}/Logs/a.txt"
     assert hdfs.abs_path("Logs/a.txt") == hdfs.abs_path("/Logs/a.txt") == full
+    assert hdfs.abs_path(hdfs.project_path() + "/Logs/a.txt") == full
     assert hdfs.abs_path("/Projects/demo/Logs/a.txt") == hdfs.abs_path(full) == full
     with pytest.raises(FileNotFoundError, match="SPARKDL_ROOT"):
         hdfs.abs_path("Logs/b.txt")
@@ -139,3 +148,62 @@ def test_a_file_with_brackets_is_not_taken_for_its_neighbors(project: str) -> No
     hdfs.rmr("Resources/data[1].csv")
     names = [path.rpartition("/")[2] for path in hdfs.ls("Resources")]
     assert names == ["data1.csv", "moved.csv"]
+
+
+def test_status_tells_size_time_owner_and_permissions(project: str) -> None:
+    before = time.time() - 2
+    hdfs.dump("1,2,3", "Logs/a.csv")
+    status = hdfs.stat("Logs/a.csv")
+    assert (status.kind, status.st_size, status.path) == ("file", 5, f"{project}/Logs/a.csv")
+    assert before < status.st_mtime <= time.time() + 1
+    assert (stat.S_ISREG(status.st_mode), hdfs.stat("Logs").kind) == (True, "directory")
+    if "://" not in project:
+        assert status.st_uid == getpass.getuser()
+
+    hdfs.dump("1", "Logs/more/b.csv")
+    entries = hdfs.lsl("Logs")
+    assert [(entry["name"], entry["kind"]) for entry in entries] == [
+        (f"{project}/Logs/a.csv", "file"),
+        (f"{project}/Logs/more", "directory"),
+    ]
+    assert [entry["size"] for entry in hdfs.lsl("Logs", recursive=True)][-1] == 1
+    assert [entry["name"] for entry in hdfs.lsl("Logs/a.csv")] == [f"{project}/Logs/a.csv"]
+    with pytest.raises(FileNotFoundError):
+        hdfs.stat("Logs/none.csv")
+
+
+def test_permissions_change_where_the_store_has_them(project: str) -> None:
+    hdfs.dump("1", "Logs/a.csv")
+    assert hdfs.access("Logs/a.csv", os.R_OK | os.W_OK)
+    if "://" in project:
+        with pytest.raises(ConfigError, match="tools of the store"):
+            hdfs.chmod("Logs/a.csv", 0o600)
+        with pytest.raises(ConfigError, match="tools of the store"):
+            hdfs.chown("Logs/a.csv", "someone", "some")
+        return
+    hdfs.chmod("Logs/a.csv", 0o640)
+    assert stat.S_IMODE(hdfs.stat("Logs/a.csv").st_mode) == 0o640
+    assert hdfs.lsl("Logs/a.csv")[0]["permissions"] == 0o640
+    assert not hdfs.access("Logs/a.csv", os.X_OK)
+    status = hdfs.stat("Logs/a.csv")
+    hdfs.chown("Logs/a.csv", str(status.st_uid), str(status.st_gid))
+    assert hdfs.stat("Logs/a.csv") == status
+
+
+def test_modules_of_the_project_are_imported(project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    notebook = {"cells": [{"cell_type": "code", "source": ["%matplotlib inline\n", "two = 2\n"]}]}
+    hdfs.dump("one = 1", "Resources/hops_one.py")
+    hdfs.dump(json.dumps(notebook), "Resources/hops_two.ipynb")
+    assert Path(hdfs.add_module("Resources/hops_one.py")).read_text() == "one = 1"
+    hdfs.add_module("Resources/hops_two.ipynb")
+    assert importlib.import_module("hops_one").one == 1
+    assert importlib.import_module("hops_two").two == 2
+    hdfs.dump("one = 'changed'", "Resources/hops_one.py")
+    hdfs.add_module("Resources/hops_one.py")
+    assert importlib.import_module("hops_one").one == "changed"
+    hdfs.dump("1", "Resources/data.csv")
+    with pytest.raises(ConfigError, match=r"expected a \.py"):
+        hdfs.add_module("Resources/data.csv")
+    for name in ("hops_one", "hops_two"):
+        monkeypatch.delitem(sys.modules, name)

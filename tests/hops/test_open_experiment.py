@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparkdl import experiment as verbs
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.hops import experiment, hdfs, tensorboard
 
 
@@ -74,5 +74,5 @@ def test_an_experiment_that_its_program_left_open_is_not_resumed(
     path = done.stdout.strip()
     assert verbs.load(path).state == "FAILED"
     for again in (verbs.resume, verbs.reproduce):
-        with pytest.raises(ConfigError, match="begin and experiment"):
+        with pytest.raises(ConfigError, match=r"\(begin\) cannot be resumed"):
             again(path)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.hops import kafka, model, serving
 from tests.helpers.processes import eventually
 from tests.helpers.saved_models import write_saved_model
@@ -27,7 +27,7 @@ def project(root: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 def test_a_serving_is_created_started_asked_changed_and_stopped(
-    project: str, tmp_path: Path
+    project: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for value in (1.0, 2.0):
         folder = save_sum(tmp_path / f"sum-{value}", value)
@@ -58,8 +58,9 @@ def test_a_serving_is_created_started_asked_changed_and_stopped(
     assert serving.get_status("adder") == "Stopped"
     assert serving.get_internal_endpoints("adder") is None
     # Without brokers, the log is in files of the project.
-    with pytest.raises(ConfigError, match="has no topic of Kafka; its log is in files"):
-        serving.get_kafka_topic("adder")
+    with caplog.at_level("WARNING", logger="sparkdl.hops"):
+        assert serving.get_kafka_topic("adder") is None
+    assert "has no topic of Kafka; its log is in files" in caplog.text
     events = [kafka.parse_avro_msg(line.encode()) for line in _lines(str(found.log))]
     assert [(e["modelVersion"], e["responseHttpCode"]) for e in events] == [
         (1, 200),
@@ -111,6 +112,7 @@ def test_a_program_that_ends_leaves_no_server_and_writes_its_log(
     [
         ({"predictor": "p.py"}, "predictor is 'p.py', which has no counterpart. Put what the"),
         ({"transformer": "t.py"}, "no counterpart. Put what the script does into the model"),
+        ({"kfserving": True}, r"sparkdl.serving.kserve\(name, version=...\) writes"),
         ({"kserve": True}, r"sparkdl.serving.kserve\(name, version=...\) writes"),
         ({"instances": 2}, "instances is 2, which has no counterpart"),
         ({"model_server": "PYTHON"}, "expected 'TENSORFLOW_SERVING', for Keras files"),

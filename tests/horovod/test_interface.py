@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl.horovod.objects import decoded, encoded
+from sparkdl.files.typed_json import decoded, encoded
 from sparkdl.horovod.process_sets import ProcessSet
 
 Point = namedtuple("Point", "x y")
@@ -111,6 +111,73 @@ def test_modules_have_the_places_of_horovod() -> None:
         assert elastic.CommitStateCallback is hvd.callbacks.CommitStateCallback
 
 
+# Names that programs import from inside Horovod 0.28, by module.
+INNER = {
+    "common.elastic": "ObjectState State",
+    "common.exceptions": "HorovodInternalError HostsUpdatedInterrupt",
+    "common.process_sets": "ProcessSet add_process_set global_process_set remove_process_set",
+    "common.util": "ccl_built ddl_built gloo_built mpi_built nccl_built",
+    "runner": "run",
+    "spark": "run run_elastic",
+    "spark.runner": "run run_elastic",
+    "spark.task": "get_available_devices",
+    "tensorflow.functions": "allgather_object broadcast_object broadcast_object_fn "
+    "broadcast_variables",
+    "tensorflow.mpi_ops": "Adasum Average Max Min ProcessSet Product Sum add_process_set allgather "
+    "alltoall broadcast broadcast_ cross_rank cross_size global_process_set gloo_built init "
+    "is_homogeneous is_initialized join local_rank local_rank_op local_size local_size_op "
+    "process_set_included_op rank rank_op remove_process_set shutdown size size_op",
+}
+INNER_OF_TORCH = {
+    "torch.elastic": "ElasticSampler TorchState run",
+    "torch.elastic.sampler": "ElasticSampler",
+    "torch.functions": "allgather_object broadcast_object broadcast_optimizer_state "
+    "broadcast_parameters",
+    "torch.mpi_ops": "Adasum Average HorovodInternalError Max Min ProcessSet Product Sum allgather "
+    "allreduce_async_ alltoall barrier init join poll rank reducescatter size synchronize",
+}
+if find_spec("torch"):
+    INNER |= INNER_OF_TORCH
+
+
+@pytest.mark.parametrize("module", INNER)
+def test_inner_modules_have_the_names_of_horovod(module: str) -> None:
+    found = importlib.import_module(f"sparkdl.horovod.{module}")
+    assert [name for name in INNER[module].split() if not hasattr(found, name)] == []
+
+
+ABSENT = {
+    "spark.lightning": ("LightningEstimator", r'data=df, framework="torch"\)'),
+    "tensorflow.data.compute_service": ("TfDataServiceConfig", r"data\.dataset\("),
+    "common.elastic": ("run_fn", r"hvd\.elastic\.run"),
+    "common.exceptions": ("HorovodVersionMismatchError", "one of HorovodInternalError, Hosts"),
+    **dict.fromkeys(
+        ("", "tensorflow", "keras", "tensorflow.keras", "elastic", "spark", "keras.callbacks"),
+        ("no_such_name", "has no 'no_such_name'. Expected one of"),
+    ),
+}
+
+
+@pytest.mark.parametrize("module", ABSENT)
+def test_a_missing_name_says_what_to_write(module: str) -> None:
+    """An import says it too, which replaces the text of an AttributeError by its own."""
+    name, says = ABSENT[module]
+    module = f"sparkdl.horovod.{module}".rstrip(".")
+    with pytest.raises(ImportError, match=says):
+        exec(f"from {module} import {name}")  # noqa: S102 The statement is what is tested.
+    with pytest.raises(AttributeError, match=says):
+        getattr(importlib.import_module(module), name)
+
+
+def test_the_error_of_every_interface_is_that_of_horovods_common_module() -> None:
+    from sparkdl.horovod.common.exceptions import HorovodInternalError
+
+    of_torch = ["torch", "torch.elastic"] if find_spec("torch") else []
+    for name in ["elastic", "tensorflow.elastic", *of_torch]:
+        module = importlib.import_module(f"sparkdl.horovod.{name}")
+        assert issubclass(module.HorovodInternalError, HorovodInternalError)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -130,7 +197,7 @@ def test_named_tuples_travel_as_tuples() -> None:
     assert decoded(encoded([Point(1, 2)])) == [(1, 2)]
 
 
-@pytest.mark.parametrize("value", [object(), np.array(["text"]), np.array([None]), 1j, {1: print}])
+@pytest.mark.parametrize("value", [object(), np.array([None]), 1j, {1: print}])
 def test_other_objects_are_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="expected numbers, text, bytes, arrays of numbers"):
         encoded(value)

@@ -1,6 +1,8 @@
 """Functions and scripts started as by `horovod.run`, `horovod.spark.run` and `horovodrun`."""
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from pyspark.sql import SparkSession
 import sparkdl.horovod
 import sparkdl.horovod.spark
 from sparkdl.cli.main import main
-from sparkdl.errors import ConfigError, TrainingFailedError
+from sparkdl.errors import ConfigError
+from sparkdl.horovod.runner.common.util.timeout import TimeoutException
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +61,59 @@ def test_run_returns_the_values_of_all_ranks() -> None:
         assert told[3] == (None, b"bytes")
 
 
-def test_values_that_cannot_travel_are_named() -> None:
-    with pytest.raises(TrainingFailedError, match="got a object; expected numbers, text, bytes"):
-        sparkdl.horovod.run(lambda: object())
-
-
 def test_ranks_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_workers is 0"):
         sparkdl.horovod.run(train, (1,), np=0)
+
+
+def shout() -> int:
+    import os
+    import sys
+
+    import sparkdl.horovod.tensorflow as hvd
+
+    hvd.init()
+    print(f"running fn {hvd.size()}")
+    os.system("echo from a child")
+    print("error line", file=sys.stderr)
+    sys.stdout.write("no end")
+    return int(hvd.rank())
+
+
+def test_streams_have_the_lines_of_all_ranks() -> None:
+    """The expressions are those of Horovod's own test of `stdout` and `stderr`."""
+    streams = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+    assert sparkdl.horovod.spark.run(shout, num_proc=2, start_timeout=60, **streams) == [0, 1]
+    out, err = (stream.getvalue() for stream in streams.values())
+    for rank in range(2):
+        assert re.findall(rf"\[{rank}\]<stdout>:(.*)", out)[:2] == ["running fn 2", "from a child"]
+        assert f"[{rank}]<stderr>:error line\n" in err
+        assert f"[{rank}]<stdout>:no end" in out
+    assert "error line" not in out
+    assert "running fn" not in err
+
+
+def test_slots_are_waited_for_until_the_timeout() -> None:
+    with pytest.raises(TimeoutException, match=r"^Timed out waiting for Spark tasks to start\."):
+        sparkdl.horovod.spark.run(shout, num_proc=4000, start_timeout=1)
+
+
+def test_the_size_of_an_elastic_run_is_what_has_slots() -> None:
+    def size() -> int:
+        import sparkdl.horovod.tensorflow as hvd
+
+        hvd.init()
+        print("size", hvd.size())
+        return int(hvd.size())
+
+    stream = io.StringIO()
+    sizes = sparkdl.horovod.spark.run_elastic(
+        size, num_proc=1, max_num_proc=2, stdout=stream, prefix_output_with_timestamp=True
+    )
+    assert sizes == [2, 2]
+    assert len(re.findall(r"\d\d:\d\d:\d\d \d{4}\[[01]\]<stdout>:size 2\n", stream.getvalue())) == 2
+    with pytest.raises(ConfigError, match="min_num_proc is 3, num_proc 2"):
+        sparkdl.horovod.spark.run_elastic(size, num_proc=2, min_num_proc=3)
 
 
 def test_a_script_runs_in_all_ranks(

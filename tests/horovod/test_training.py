@@ -47,6 +47,17 @@ def test_all_epochs_end_when_the_rows_of_one_rank_run_out(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("package", ["keras_3", "tf_keras"])
+def test_one_rank_evaluates_its_own_rows_alone(
+    package: str, request: pytest.FixtureRequest
+) -> None:
+    first, second = (found["alone"] for found in request.getfixturevalue(package))
+    assert first["losses"] == pytest.approx([first["own"]] * 2, rel=1e-4)
+    average = (first["own"] + second["own"]) / 2
+    assert first["validated"] == second["validated"] == pytest.approx(average, rel=1e-4)
+
+
+@pytest.mark.slow
 def test_sums_of_two_batches_are_applied_in_a_session(keras_3: Any) -> None:
     assert [found["session_passes"] for found in keras_3] == [[0.0, -4.0, -4.0, -12.0]] * 2
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from sparkdl import storage
+from sparkdl.files import storage
 from sparkdl.inference import shared_copy
 from sparkdl.inference.model_file import StoredModel, digest_of, temporary_folder
 from tests.helpers.processes import eventually

@@ -91,7 +91,7 @@ def test_predict_loads_files_of_every_format(
         path = path if path.suffix else path.with_suffix(".keras")
         save(model, path)
     elif name == "folder":
-        model.export(path, verbose=False)
+        model.export(path)
     else:
         save(model, path)
     df = numbers(three_executors)
@@ -164,7 +164,7 @@ def test_predict_sends_the_users_own_classes_to_executors(
 
 
 def test_a_model_on_s3(s3: str, three_executors: SparkSession, tmp_path: Path) -> None:
-    from sparkdl import storage
+    from sparkdl.files import storage
 
     model = dense(2)
     model.save(tmp_path / "m.keras")

@@ -1,5 +1,6 @@
 """Predictions for arrays of different lengths, and by models with a fixed number of rows."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,136 @@ def test_predict_refuses_paddings_that_do_not_fit(
     df = spark.createDataFrame([(0, [1])], "id int, x array<int>")
     with pytest.raises(ConfigError, match=message):
         experiment.predict(masked_sum(), df, **given)
+
+
+# ---- calls of a limited number of tokens
+
+
+@pytest.mark.parametrize(
+    ("lengths", "max_rows", "max_tokens", "expected"),
+    [
+        ([], 4, 10, []),
+        ([1, 1, 1], 2, None, [2, 1]),
+        ([1, 2, 3, 4], 9, 6, [2, 1, 1]),
+        ([1, 2, 3, 3], 9, 9, [3, 1]),
+        ([5, 5, 50, 50], 9, 10, [2, 1, 1]),
+        ([0, 0, 0, 0], 9, 3, [3, 1]),
+        ([2, 2, 2, 2], 3, 6, [3, 1]),
+    ],
+)
+def test_a_call_has_a_limited_number_of_tokens(
+    lengths: list[int], max_rows: int, max_tokens: int | None, expected: list[int]
+) -> None:
+    rows = Features((np.zeros(len(lengths)),), np.array(lengths, int))
+    slices = list(rows.slices(max_rows, max_tokens))
+    assert [s.stop - s.start for s in slices] == expected
+    assert [i for s in slices for i in range(s.start, s.stop)] == list(range(len(lengths)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("errors", ["raise", "null"])
+@pytest.mark.parametrize("model", ["function", "keras"])
+@pytest.mark.parametrize("lengths", ["padded", "column"])
+def test_rows_of_similar_lengths_share_calls_within_the_limit(
+    spark: SparkSession, tasks: list[Any], lengths: str, model: str, errors: str
+) -> None:
+    """The output tells the shape of the call in which a row was computed."""
+
+    def shape(x: Any) -> Any:
+        return np.full(len(x), x.size, "float32")
+
+    options: dict[str, Any] = {"length_col": "n"} if lengths == "column" else {}
+    if model == "keras":
+        import keras
+
+        x = keras.layers.Input((None,))
+        ones = keras.ops.ones_like(x)
+        called: Any = keras.Model(x, keras.ops.sum(ones) * keras.ops.ones_like(ones[:, 0]))
+    else:
+        called, options = shape, {"outputs": "float", "pad": {"x": 0}} | options
+    df = spark.createDataFrame([(0, [1.0], 1)], "id long, x array<float>, n int")
+    experiment.predict(called, df, feature_cols="x", max_tokens=6, errors=errors, **options)
+    sizes = [5, 1, 9, 2, 2, 1]
+    rows = [[1.0] * size for size in sizes]
+    batch = batch_of(rows, pa.list_(pa.float32()))
+    given = [1 if lengths == "column" else size for size in sizes]
+    batch = batch.append_column("n", pa.array(given, pa.int32()))
+    (found,) = tasks[0]([batch])
+    assert found["id"].to_pylist() == list(range(6))
+    # By the column, all six have a length of 1, and are in one call, padded to 9.
+    expected = [54] * 6 if lengths == "column" else [5, 6, 9, 6, 2, 6]
+    assert found["prediction"].to_pylist() == expected
+
+
+@pytest.mark.slow
+def test_texts_are_computed_by_the_lengths_of_a_column(
+    spark: SparkSession, tasks: list[Any]
+) -> None:
+    """The output tells the texts of the call."""
+
+    def together(texts: Any) -> Any:
+        if "bad" in texts:
+            raise ValueError("bad")
+        return ["+".join(texts)] * len(texts)
+
+    df = spark.createDataFrame([("a", 1)], "x string, n long")
+    options: Any = {"feature_cols": "x", "outputs": "string", "length_col": "n"}
+    experiment.predict(together, df, max_tokens=9, errors="null", **options)
+    experiment.predict(together, df, batch_size=2, **options)
+    texts = ["a long text", "c", "bad", None, "b", "dd", "eeee"]
+    counts = [11, 1, 3, 4, None, 2, 4]
+    batch = pa.record_batch({"x": texts, "n": pa.array(counts, pa.int64())})
+    (found,) = tasks[0]([batch])
+    assert found["x"].to_pylist() == texts
+    predicted = found["prediction"].to_pylist()
+    assert [row is None for row in predicted] == [False, False, True, True, True, False, False]
+    whole = pa.record_batch({"x": ["ccc", "a", "bb", "dddd"], "n": [3, 1, 2, 4]})
+    expected = ["ccc+dddd", "a+bb", "a+bb", "ccc+dddd"]
+    assert next(tasks[1]([whole]))["prediction"].to_pylist() == expected
+    unknown = pa.record_batch({"x": ["a", "b"], "n": pa.array([1, None], pa.int64())})
+    with pytest.raises(ValueError, match="the column of length_col has 1 nulls among 2 rows"):
+        list(tasks[1]([unknown]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [{0}, {499}, {3, 4, 250, 999}, set(range(1000))])
+def test_only_the_rows_of_a_failed_call_are_computed_again(
+    spark: SparkSession, tasks: list[Any], tmp_path: Path, bad: set[int]
+) -> None:
+    folder = str(tmp_path)
+
+    def twice(x: Any) -> Any:
+        with Path(folder, "computed").open("a") as file:
+            file.writelines(f"{value}\n" for value in x)
+        if bad & set(x.tolist()):
+            raise ValueError("a bad row")
+        return 2 * x
+
+    df = spark.createDataFrame([(1,)], "x long")
+    experiment.predict(twice, df, feature_cols="x", outputs="long", batch_size=10, errors="null")
+    (found,) = tasks[0]([pa.record_batch({"x": list(range(1000))})])
+    expected = [None if x in bad else 2 * x for x in range(1000)]
+    assert found["prediction"].to_pylist() == expected
+    computed = Counter(map(int, (tmp_path / "computed").read_text().split()))
+    failed = {x // 10 for x in bad}
+    assert set(computed) == set(range(1000))
+    assert {x // 10 for x, count in computed.items() if count > 1} == failed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 8}, "max_tokens is 8, but no feature column has arrays that are padded"),
+        ({"length_col": "m"}, "length_col is 'm', which is no column of df"),
+        ({"length_col": "x"}, "length_col is 'x', a column of string; expected whole numbers"),
+        ({"length_col": "y"}, "length_col is 'y', a column of double; expected whole numbers"),
+        ({"length_col": 1}, "length_col is 1, which is no column"),
+    ],
+)
+def test_lengths_that_cannot_be_known_are_refused(
+    spark: SparkSession, options: dict[str, Any], message: str
+) -> None:
+    df = spark.createDataFrame([("a", 1, 0.5)], "x string, n int, y double")
+    with pytest.raises(ConfigError, match=message):
+        experiment.predict(len, df, feature_cols="x", outputs="int", **options)

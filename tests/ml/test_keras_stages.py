@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
-from sparkdl.ml import KerasEstimator, KerasModel, keras_files
+from sparkdl.ml import KerasEstimator, KerasModel, stage_files
+from sparkdl.ml.keras_training import as_loss_takes
 from sparkdl.ml.prediction_columns import classification_columns
-from sparkdl.ml.training import as_loss_takes
 from sparkdl.ml.training_rows import training_rows
 
 pytestmark = pytest.mark.slow
@@ -401,7 +401,7 @@ def test_a_restarted_fit_ends_with_the_best_weights(
 def test_an_estimator_is_saved_with_its_model(
     models: Any, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keras_files, "_CHUNK_BYTES", 1500)
+    monkeypatch.setattr(stage_files, "_CHUNK_BYTES", 1500)
     net = models.linear((2,))
     net.compile(models.keras.optimizers.SGD(0.25), models.absolute_error)
     estimator = KerasEstimator(net, epochs=7, callbacks=models.stop_early)

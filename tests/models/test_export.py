@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment, models, storage
+from sparkdl import experiment, models
 from sparkdl.cli.main import main
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.runs import Run
 from tests.helpers.models import dense
 from tests.helpers.runs import run_with_outputs
@@ -139,7 +140,7 @@ def test_a_model_of_tf_keras_is_exported(root: str) -> None:
 
 def test_onnx_is_written_beside_the_saved_model(root: str) -> None:
     if importlib.util.find_spec("tf2onnx") is None:
-        with pytest.raises(ConfigError, match=r"sparkdl\[onnx\]"):
+        with pytest.raises(ConfigError, match=r"sparkdl-platform\[onnx\]"):
             models.export(dense(4), "digits", onnx=True, root=root)
         return
     import onnx

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sparkdl import models, storage, stores
+from sparkdl import models
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
+from sparkdl.files import storage, stores
 from sparkdl.models.comparison import table
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.states import RunState, TrialState
@@ -139,7 +140,7 @@ def test_wrong_arguments_name_the_rule_and_export_nothing(root: str, prepared: s
     for name in ("", "3", "a/b", "..", 7):
         with pytest.raises(ConfigError, match="name of the model"):
             models.export(prepared, name, root=root)  # type: ignore[arg-type]
-    for model, text in ((object(), "a object; expected a Keras model"), (root, "is no model")):
+    for model, text in ((object(), "a object; expected a model of Keras"), (root, "is no model")):
         with pytest.raises(ConfigError, match=text):
             models.export(model, "digits", root=root)
     with pytest.raises(ConfigError, match="metrics\\['a'\\] is 'high'; expected a number"):

@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkdl import monitoring, storage
+from sparkdl import monitoring
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import signal
 import sys
 from typing import Any
 
-from sparkdl import models, storage
+from sparkdl import models
+from sparkdl.files import storage
 
 
 def export(path: str, root: str, number: int) -> None:

@@ -78,6 +78,27 @@ def uneven(folder: Path) -> Any:
     return told
 
 
+def alone(folder: Path) -> Any:
+    """Rank 0 alone evaluates between two fits; the loss is that of its own rows."""
+    import numpy as np
+    import tensorflow as tf
+
+    import sparkdl.horovod.tensorflow.keras as hvd
+
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), "mse")
+    x = np.random.default_rng(hvd.rank()).normal(size=(4, 3)).astype("f4")
+    y = x[:, :1]
+    validated = model.fit(x, y, batch_size=4, validation_data=(x, y), verbose=0).history["val_loss"]
+    losses = []
+    if hvd.rank() == 0:
+        losses = [float(model.evaluate(x, y, verbose=0)), float(model.test_on_batch(x, y))]
+    own = float(np.mean((model.predict(x, verbose=0) - y) ** 2))
+    model.fit(x, y, batch_size=4, verbose=0)
+    return {"validated": validated[0], "losses": losses, "own": own}
+
+
 def session_passes(folder: Path) -> Any:
     """Two batches for each update, in a session of TensorFlow 1; 0 * 1 + 1 + 2, and so on."""
     import tensorflow as tf
@@ -206,7 +227,7 @@ def keras_3(folder: Path) -> Any:
     import sparkdl.horovod as hvd
 
     hvd.init()
-    parts = [local_layers, uneven, session_passes, once, disagreements]
+    parts = [local_layers, uneven, alone, session_passes, once, disagreements]
     return {part.__name__: part(folder) for part in parts}
 
 
@@ -214,5 +235,5 @@ def tf_keras(folder: Path) -> Any:
     import sparkdl.horovod as hvd
 
     hvd.init()
-    parts = [local_layers, uneven, get_gradients, half_precision]
+    parts = [local_layers, uneven, alone, get_gradients, half_precision]
     return {part.__name__: part(folder) for part in parts}

@@ -49,13 +49,13 @@ def build(norm: bool = False, seed: int = 7) -> Any:
 def everything(folder: Path) -> Any:
     """Run many programs in one gang, because a start costs more than all programs."""
     os.environ["TMPDIR"] = str(folder)
-    parts = [fits, averages, inputs, mean, stops, boards, resumes, warms, loops]
+    parts = [fits, averages, inputs, mean, stops, restarts, resumes, warms, loops]
     return {part.__name__: part(folder) for part in parts}
 
 
 def fits(folder: Path) -> Any:
     model = build()
-    history = model.fit(dataset(), epochs=3, verbose=0, validation_data=dataset()).history
+    history = model.fit(dataset(), epochs=2, verbose=0, validation_data=dataset()).history
     return {"weights": digest(model), "history": history}
 
 
@@ -98,7 +98,13 @@ def inputs(folder: Path) -> Any:
     shards = distribute.strategy().distribute_datasets_from_function(
         lambda me: dataset(batch=4).shard(me.num_input_pipelines, me.input_pipeline_id).repeat()
     )
-    steps = model.fit(shards, steps_per_epoch=4, epochs=2, verbose=0)
+    try:
+        steps = model.fit(shards, steps_per_epoch=4, epochs=2, verbose=0)
+    except ValueError as exc:  # Keras takes them from 3.10 on.
+        assert "Unrecognized data type" in str(exc)
+        steps = model.fit(dataset().repeat(), steps_per_epoch=4, epochs=2, verbose=0)
+    if not legacy:  # One process of Keras 3.5 fails to train several steps on one batch.
+        model.compile(keras.optimizers.SGD(0.02), "mse")
     model.train_on_batch(x, y)
     expected = np.asarray(model(x, training=False))
     rows = {}
@@ -136,7 +142,7 @@ def stops(folder: Path) -> Any:
 
     model = build(norm=True)
     stop = keras.EarlyStopping("noisy", mode="min", patience=2, restore_best_weights=True)
-    model.fit(dataset(), epochs=9, verbose=0, callbacks=[Noise(), stop])
+    model.fit(dataset(), epochs=5, verbose=0, callbacks=[Noise(), stop])
     keras.save(model, folder / "models" / "best.keras")
     return {
         "epochs": len(digests),
@@ -146,26 +152,75 @@ def stops(folder: Path) -> Any:
     }
 
 
-def boards(folder: Path) -> Any:
-    from sparkdl import keras
+def loaded(folder: Path) -> float:
+    """Predict with the model that `stops` has saved, without sparkdl."""
+    import sys
 
-    build().fit(dataset(), verbose=0, callbacks=[keras.TensorBoard()])
+    import tensorflow as tf
+
+    model = tf.keras.models.load_model(folder / "models" / "best.keras")
+    assert "sparkdl.distribute.keras3_patches" not in sys.modules
+    return float(model.predict(table()[0], verbose=0).sum())
+
+
+def restarts(folder: Path) -> Any:
+    """Interrupt a fit with Keras's own callbacks, and go on with another model."""
+    import tensorflow as tf
+
+    from sparkdl import context
+
+    if "TF_USE_LEGACY_KERAS" in os.environ:
+        return None  # tf_keras coordinates the workers' backups itself.
+    of, own = tf.keras.callbacks, folder / f"own-{context.rank}"
+
+    class Interrupted(Exception):
+        pass
+
+    class Interrupt(of.Callback):  # type: ignore[misc, name-defined]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                raise Interrupted
+
+    def fit(model: Any, *more: Any) -> Any:
+        callbacks = [
+            of.BackupAndRestore(str(own / "backup")),
+            of.ModelCheckpoint(str(own / "best.keras"), save_best_only=True),
+            # The first epoch of each fit is the best one.
+            of.EarlyStopping(patience=2, min_delta=1000, restore_best_weights=True),
+            *more,
+        ]
+        data, given = dataset(50), {"epochs": 8, "verbose": 0}
+        return model.fit(data, validation_data=data, callbacks=callbacks, **given)
+
+    try:
+        fit(build(), Interrupt())
+    except Interrupted:
+        pass
+    model = build(seed=8)
+    history = fit(model)
+    best = tf.keras.models.load_model(own / "best.keras")
+    return {
+        "epochs": history.epoch,
+        "logs": history.history,
+        "weights": [w.ravel().tolist() for w in model.get_weights()],
+        "best": [w.ravel().tolist() for w in best.get_weights()],
+    }
 
 
 def resumes(folder: Path) -> Any:
-    """Train four epochs at once, and twice two epochs with another model."""
+    """Train two epochs at once, and twice one epoch with another model."""
     from sparkdl import checkpoints, context, distribute, keras
 
     whole = build(norm=True)
-    whole.fit(dataset(), epochs=4, verbose=0)
-    build(norm=True).fit(dataset(), epochs=2, verbose=0, callbacks=[keras.Checkpoint(9)])
+    whole.fit(dataset(), epochs=2, verbose=0)
+    build(norm=True).fit(dataset(), verbose=0, callbacks=[keras.Checkpoint(9)])
     distribute.mean(0.0)  # Wait until the chief has committed.
     newest = checkpoints.newest(str(folder))
     assert newest is not None
     given = context.current()
     context.activate(dataclasses.replace(given, checkpoint=newest.url))
     model = build(norm=True, seed=8)
-    model.fit(dataset(), epochs=4, verbose=0, callbacks=[keras.Checkpoint(), keras.Report("loss")])
+    model.fit(dataset(), epochs=2, verbose=0, callbacks=[keras.Checkpoint(), keras.Report("loss")])
     context.activate(given)
     return {
         "difference": max(
@@ -179,6 +234,7 @@ def resumes(folder: Path) -> Any:
 
 
 def warms(folder: Path) -> Any:
+    """Raise the rate during two epochs, with TensorBoard."""
     import tensorflow as tf
 
     from sparkdl import keras
@@ -190,7 +246,7 @@ def warms(folder: Path) -> Any:
             rates.append(round(float(self.model.optimizer.learning_rate.numpy()), 6))
 
     warmup = keras.LearningRateWarmup(0.01, epochs=2, num_workers=3)
-    build().fit(dataset(), epochs=3, verbose=0, callbacks=[warmup, Watch()])
+    build().fit(dataset(), epochs=3, verbose=0, callbacks=[warmup, Watch(), keras.TensorBoard()])
     return rates
 
 
@@ -260,9 +316,45 @@ def faults(folder: Path) -> Any:
         "batch": error(model.fit, dataset()),
         "logs": error(tf.function(log), 0.5),
         "statistics": float(norm.moving_mean.numpy()[0]),
+        "averages": norm.moving_mean.value.aggregation is tf.VariableAggregation.MEAN,
         "clipped": float(weight.numpy()[0]),
         "empty": bool(np.isnan(empty.moving_mean.numpy()).any()),
     }
+
+
+def names(folder: Path) -> Any:
+    """Return the error of a Keras without one name, and what is replaced in a whole Keras."""
+    import importlib
+    from functools import reduce
+
+    from keras.src.backend.tensorflow import trainer
+
+    from sparkdl import distribute
+    from sparkdl.distribute import keras3_losses, keras3_metrics, keras3_optimizers, keras3_patches
+
+    function, error = trainer.reduce_per_replica, "none"
+    del trainer.reduce_per_replica
+    try:
+        distribute.strategy()
+    except RuntimeError as exc:
+        error = str(exc)
+    trainer.reduce_per_replica = function
+    modules = (keras3_patches, keras3_optimizers, keras3_losses, keras3_metrics)
+    owners: dict[str, Any] = {}
+    for name in (name for module in modules for name in module.NAMES):
+        path = name.path.split(".")[:-1]
+        for end in range(len(path) + 1):
+            owner = reduce(getattr, path[:end], importlib.import_module(name.module))
+            owners[".".join([name.module, *path[:end]])] = owner
+    before = {name: dict(vars(owner)) for name, owner in owners.items()}
+    keras3_patches.apply()
+    replaced = [
+        f"{name}.{attribute}"
+        for name, owner in owners.items()
+        for attribute, value in vars(owner).items()
+        if before[name].get(attribute) is not value and attribute != "__doc__"
+    ]
+    return {"error": error, "replaced": replaced}
 
 
 def scopes(folder: Path) -> Any:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sparkdl.runner import trial_loop
+from sparkdl.runner.loop import trial_loop
 
 
 @pytest.fixture

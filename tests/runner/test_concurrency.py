@@ -2,6 +2,8 @@
 
 import os
 import resource
+import time
+from typing import Any
 
 import pytest
 
@@ -64,3 +66,51 @@ def test_executors_that_are_added_on_demand_are_filled_in_steps() -> None:
     assert few.max_submitted(0, 0) == 3
     gangs = Concurrency(lambda: Slots(1000, 1000, "dynamic", on_demand=True), size=4)
     assert gangs.max_submitted(0, 0) == concurrency.MIN_WAITING // 4
+
+
+@pytest.mark.parametrize(
+    ("slots", "options", "limit", "before_a_start", "later"),
+    [
+        (8, {}, 8, 8, 10),
+        (1, {}, 1, 1, 2),
+        (8, {"ahead": False}, 8, 8, 8),
+        (8, {"is_enforced": False}, 8, 8, 8),
+        (8, {"parallelism": 3}, 3, 3, 3),
+        (8, {"parallelism": 20}, 8, 8, 10),
+        (8, {"size": 2}, 4, 4, 4),
+        (3, {"size": 4}, 1, 1, 1),
+    ],
+)
+def test_trials_wait_in_spark_where_its_slots_alone_limit_them(
+    slots: int, options: dict[str, Any], limit: int, before_a_start: int, later: int
+) -> None:
+    concurrency = Concurrency(lambda: Slots(slots, 2 * slots, "cores"), **options)
+    assert concurrency.limit == limit
+    assert concurrency.max_submitted(limit - 1, 0) == before_a_start
+    assert concurrency.max_submitted(limit, limit) == later
+
+
+def test_cores_are_divided_among_the_processes_that_run_at_once() -> None:
+    for cores, at_once, size, each in [(8, 1, 1, 8), (8, 2, 1, 4), (9, 2, 2, 2), (2, 4, 1, 1)]:
+        concurrency = Concurrency(lambda cores=cores: Slots(cores, cores, ""), size=size)
+        assert concurrency.cores(at_once) == each
+    assert Concurrency(lambda: Slots(4, 4, "")).cores(0) == 4  # No trial runs yet.
+
+
+def test_a_shortage_lasts_from_its_first_count_until_there_are_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, count = [100.0], [3]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    gangs = Concurrency(lambda: Slots(count[0], count[0], "3 cores"), size=4)
+    assert 0 < gangs.short_s() < 1
+    now_s[0] += 7.0
+    assert gangs.short_s() == 7.0
+    assert gangs.shortage(7.0) == "4 slots are needed, and for 7 s there are 3 (3 cores)."
+    count[0] = 4
+    gangs.recount()
+    assert gangs.short_s() == 0.0
+    count[0] = 3
+    now_s[0] += concurrency.RECOUNT_S + 1
+    gangs.recount()
+    assert 0 < gangs.short_s() < 1  # Another shortage.

@@ -125,7 +125,7 @@ def test_no_stage_waits_for_a_slow_trial(root: str, tmp_path: Path) -> None:
 def test_one_that_is_silent_is_ended(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkdl.runner.trial_messages.STOP_GRACE_S", 3.0)
+    monkeypatch.setattr("sparkdl.runner.loop.trial_messages.STOP_GRACE_S", 3.0)
 
     def train(x: int) -> float:
         context.report(float(x), 0)
@@ -150,7 +150,7 @@ def test_one_that_is_silent_is_ended(
 def test_one_that_catches_everything_is_ended(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkdl.runner.trial_messages.STOP_GRACE_S", 3.0)
+    monkeypatch.setattr("sparkdl.runner.loop.trial_messages.STOP_GRACE_S", 3.0)
 
     def train(x: int) -> float:
         for step in range(100_000):

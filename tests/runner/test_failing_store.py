@@ -11,11 +11,12 @@ import fsspec  # noqa: F401 It fills its registry.
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment, storage
-from sparkdl.runner.execute import description_of
-from sparkdl.runner.new_run import NewRun
-from sparkdl.runner.prepare import prepare
-from sparkdl.runner.start import start
+from sparkdl import experiment
+from sparkdl.files import storage
+from sparkdl.runner.pipeline.begin import Opener, begin
+from sparkdl.runner.pipeline.execute import description_of
+from sparkdl.runner.pipeline.new_run import NewRun
+from sparkdl.runner.pipeline.prepare import prepare
 from sparkdl.runs.opening import open_run
 from tests.helpers import failing_store
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned
@@ -66,7 +67,8 @@ def test_a_run_starts_although_the_store_fails_for_a_moment(
     kept = (opened.paths.program, opened.paths.environment, opened.paths.executors)
     fails = set(kept)
     monkeypatch.setattr(storage, "write", write_at_the_second_attempt)
-    run = start(prepared, opened, NewRun())
+    opener = Opener(open=lambda: opened, look=lambda: None, root=root, name="run", new=NewRun())
+    run = begin(prepared, opener)
     assert run.counts() == {"COMPLETE": 2}
     assert not fails
     assert all(map(storage.exists, kept))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl.runner.trial_loop import TrialLoop
+from sparkdl.runner.loop.trial_loop import TrialLoop
 from sparkdl.runs import Run
 from sparkdl.search.settings import ALGORITHMS, SearchSettings
 from sparkdl.search.space.spaces import Float, Int, Space

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.spark_errors import JobFailed, job_failed
 from sparkdl.cluster.topology import GangTopology
-from sparkdl.jsonl import to_json
-from sparkdl.runner.submitted import SubmittedTrial, SubmittedTrials
-from sparkdl.runs.layout import RunPaths
+from sparkdl.files import storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import RunPaths
+from sparkdl.runner.loop.submitted import SubmittedTrial, SubmittedTrials
 from sparkdl.runs.trial import Trial
 from tests.helpers.in_memory_cluster import InMemoryCluster
 
@@ -30,7 +30,9 @@ def error_of(folder: Path, places: Any) -> str:
     trials = SubmittedTrials(InMemoryCluster(), plan, GangTopology(), paths)
     rows: Any = trials._threads.submit(lambda: (_ for _ in ()).throw(job_failed(OSError(LOST))))
     trial = Trial(0, {}, str(folder))
-    lost = SubmittedTrial(trial=trial, job=None, rows=rows, submitted_s=0.0, first=0, seen=0)  # type: ignore[arg-type]
+    lost = SubmittedTrial(
+        trial=trial, job=None, rows=rows, submitted_s=0.0, first=0, newest_attempt=0
+    )  # type: ignore[arg-type]
     with pytest.raises(JobFailed) as caught:
         trials.outcomes_of(lost)
     trials.close()

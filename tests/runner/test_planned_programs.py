@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import storage
-from sparkdl.runner.dry_run import plan_program
+from sparkdl.cli.dry_run import plan_program
+from sparkdl.files import storage
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
 

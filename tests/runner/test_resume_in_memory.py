@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from optuna.samplers import RandomSampler
 
-from sparkdl import experiment, storage
+from sparkdl import experiment
 from sparkdl.errors import (
     AllTrialsFailedError,
     ConfigError,
@@ -18,14 +18,15 @@ from sparkdl.errors import (
     RunNotFoundError,
     RunStoppedError,
 )
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
 from sparkdl.options import Options
-from sparkdl.runner.execute import description_of, execute
-from sparkdl.runner.loaded_run import LoadedRunHandle
-from sparkdl.runner.prepare import prepare
-from sparkdl.runner.resume import continue_search
+from sparkdl.runner.again.resume import resume_run
+from sparkdl.runner.control.loaded_run import LoadedRunHandle
+from sparkdl.runner.pipeline.execute import description_of, execute
+from sparkdl.runner.pipeline.prepare import prepare
 from sparkdl.runs import Run, RunState, journal, owner
 from sparkdl.runs.history import load
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.opening import continue_run, open_run
 from sparkdl.runs.owner import newest_claim
 from sparkdl.search.settings import SearchSettings
@@ -54,7 +55,7 @@ def same(attempt: Attempt) -> Outcome:
 
 
 def killed_driver(path: str, target: Path, num_lines: int | None = None) -> str:
-    """Copy a run as if its driver had been killed when the journal had so many lines."""
+    """Copy a run as if its driver had been killed at a number of lines of the journal."""
     copy = target / Path(path).name
     # A living driver replaces its heartbeat now and then.
     shutil.copytree(path, copy, ignore=shutil.ignore_patterns("owner"))
@@ -175,7 +176,7 @@ def test_resume_of_a_search_makes_the_missing_trials(root: str) -> None:
     search = SearchSettings(space=SPACE, algorithm="random", num_trials=3)
     run = run_trials(root, InMemoryCluster(same), search=search, seed=1)
     again = InMemoryCluster(same)
-    more = continue_search(
+    more = resume_run(
         run.path, packed_train, {"num_trials": 5}, frozenset(), None, {"progress": False}, again
     )
     assert len(more.trials) == 5
@@ -193,7 +194,7 @@ def resumed(path: str, cluster: InMemoryCluster, **given: Any) -> Any:
     """Resume a run by the code of the verb."""
     options = {"progress": False, **given.pop("options", {})}
     retry = frozenset(given.pop("retry", ()))
-    return continue_search(path, given.pop("train", None), given, retry, None, options, cluster)
+    return resume_run(path, given.pop("train", None), given, retry, None, options, cluster)
 
 
 def test_resume_journals_a_new_algorithm_and_pruner_and_keeps_them(root: str) -> None:
@@ -259,7 +260,10 @@ def test_resume_of_a_complete_run_with_failures_says_so(root: str, capsys: Any) 
     run = run_trials(root, bad, 3)
     idle = InMemoryCluster(same)
     assert resumed(run.path, idle, options={"progress": True}).state == "COMPLETE"
-    assert "1 failed trial is not run again; retry='failed' does so." in capsys.readouterr().out
+    assert (
+        "1 failed trial is not run again; retry='failed', or --retry failed, does so."
+        in capsys.readouterr().out
+    )
     assert idle.submitted == []
     again = InMemoryCluster(same)
     assert resumed(run.path, again, retry={"failed"}, train=packed_train).counts() == {
@@ -411,7 +415,7 @@ def test_run_that_failed_before_its_first_trial_is_resumed(root: str) -> None:
 
 
 def test_loaded_run_is_waited_for(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkdl.runner.loaded_run.LOOK_S", 0.01)
+    monkeypatch.setattr("sparkdl.runner.control.loaded_run.LOOK_S", 0.01)
     cluster = InMemoryCluster()
     with background(new_loop(root, cluster, request_of(2))) as loop:
         attempts = [cluster.attempt(0), cluster.attempt(1)]
@@ -439,9 +443,9 @@ def test_wait_of_a_loaded_run_outlasts_a_store_that_fails(
             raise seen
         return seen
 
-    monkeypatch.setattr("sparkdl.runner.loaded_run.LOOK_S", 0.01)
-    monkeypatch.setattr("sparkdl.runner.loaded_run.load", look)
-    monkeypatch.setattr("sparkdl.polling.pause_s", lambda _: 0.01)
+    monkeypatch.setattr("sparkdl.runner.control.loaded_run.LOOK_S", 0.01)
+    monkeypatch.setattr("sparkdl.runner.control.loaded_run.load", look)
+    monkeypatch.setattr("sparkdl.files.polling.pause_s", lambda _: 0.01)
     run = dataclasses.replace(ended, state=RunState.RUNNING)
     LoadedRunHandle(run).wait()
     assert run.state == "COMPLETE"
@@ -454,9 +458,7 @@ def test_resume_of_a_complete_run_starts_nothing(root: str) -> None:
     run = run_trials(root, InMemoryCluster(same), 2)
     before = journal_text(run.path)
     cluster = InMemoryCluster(same)
-    again = continue_search(
-        run.path, packed_train, {}, frozenset(), None, {"progress": False}, cluster
-    )
+    again = resume_run(run.path, packed_train, {}, frozenset(), None, {"progress": False}, cluster)
     assert again.state == "COMPLETE"
     assert cluster.submitted == []
     assert journal_text(run.path) == before
@@ -474,7 +476,7 @@ def test_resume_parses_no_reports_that_it_does_not_use(
 
     monkeypatch.setattr(journal, "_read_sessions", record)
     cluster, failed = InMemoryCluster(same), frozenset({"failed"})
-    continue_search(run.path, packed_train, {}, failed, None, {"progress": False}, cluster)
+    resume_run(run.path, packed_train, {}, failed, None, {"progress": False}, cluster)
     assert cluster.submitted
     assert not any(with_reports)
 
@@ -490,7 +492,7 @@ def test_run_that_a_living_driver_has_is_refused(root: str) -> None:
         with pytest.raises(RunExistsError, match="run run is being run by process"):
             continue_run(path)
         with pytest.raises(RunExistsError, match="is being run by"):
-            continue_search(path, packed_train, {}, frozenset(), None, {"progress": False}, cluster)
+            resume_run(path, packed_train, {}, frozenset(), None, {"progress": False}, cluster)
         prepared = prepare(request_of(1), packed(), cluster)
         with pytest.raises(RunExistsError, match="is being run by"):
             open_run(root, description_of(prepared), "resume")

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl import checkpoints, storage
+from sparkdl import checkpoints
 from sparkdl.cluster.process.trial_folder import last_reported
 from sparkdl.errors import ConfigError, TrialPruned
-from sparkdl.reporter import Reporter, Rungs
-from sparkdl.runner.resume import continue_search
+from sparkdl.files import storage
+from sparkdl.runner.again.resume import resume_run
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.history import load
+from sparkdl.training.reporter import Reporter, Rungs
 from tests.helpers.in_memory_cluster import (
     Attempt,
     InMemoryCluster,
@@ -133,7 +134,7 @@ def test_search_that_is_cancelled_or_times_out_goes_on_without_a_loss(
         if ending == "cancelled":
             loop.cancel(None)
         else:  # However long the first trials took.
-            rules = loop._stopping
+            rules = loop.rules
             rules._options = dataclasses.replace(rules._options, timeout_s=0.1)
         raise attempt._end.get()  # type: ignore[misc]
 
@@ -435,7 +436,7 @@ def test_pruner_that_does_not_promote_is_refused_while_trials_are_paused(root: s
     cluster = InMemoryCluster()
     for pruner in (None, "asha", {"hyperband": {"max_reports": EPOCHS}}):
         with pytest.raises(ConfigError, match="has PAUSED trials, which only a pruner with"):
-            continue_search(
+            resume_run(
                 run.path, None, {"pruner": pruner}, frozenset(), None, {"progress": False}, cluster
             )
     assert (events(run), cluster.submitted) == (before, [])
@@ -455,7 +456,7 @@ def test_first_trial_that_is_paused_shows_that_the_program_works(root: str) -> N
         return training(attempt)
 
     options = {"progress": False, "smoke": True}
-    again = continue_search(
+    again = resume_run(
         run.path, lambda x: x, {}, frozenset(), None, options, InMemoryCluster(train)
     )
     check_complete(again, training, max_repeats=2)
@@ -480,7 +481,7 @@ def test_trial_without_a_checkpoint_begins_again_and_a_note_says_so(root: str) -
         return returned(score=spec.params["x"])
 
     loop = loop_of(root, InMemoryCluster(train), "asha")
-    loop._source._notify = notes.append  # type: ignore[attr-defined]
+    loop.source._notify = notes.append  # type: ignore[attr-defined]
     with background(loop):
         pass
     assert loop.run.state == "COMPLETE"

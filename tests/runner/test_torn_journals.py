@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster.plan import Role
-from sparkdl.jsonl import to_json
-from sparkdl.runner.trial_loop import TrialLoop
+from sparkdl.files.jsonl import to_json
+from sparkdl.runner.loop.trial_loop import TrialLoop
 from sparkdl.runs.events import EventKind
 from sparkdl.runs.journal import scan_journal
 from sparkdl.search.settings import SearchSettings

@@ -12,8 +12,8 @@ from sparkdl.cluster.outcome import Status
 from sparkdl.errors import ConfigError
 from sparkdl.experiment.trials import search
 from sparkdl.options import Options
-from sparkdl.runner.execute import execute
-from sparkdl.runner.prepare import find_initial_checkpoint
+from sparkdl.runner.pipeline.execute import execute
+from sparkdl.runner.pipeline.prepare import find_initial_checkpoint
 from sparkdl.runs.history import load
 from sparkdl.runs.trial import Trial
 from sparkdl.search.settings import SearchSettings
@@ -167,8 +167,8 @@ def test_reports_that_cannot_be_read_do_not_end_the_run(
         return read(trial)
 
     monkeypatch.setattr(Trial, "reported_values", fail_once)
-    monkeypatch.setattr("sparkdl.runner.outcome.READ_S", patience_s)
-    monkeypatch.setattr("sparkdl.polling.pause_s", lambda _: 0.001)
+    monkeypatch.setattr("sparkdl.runner.loop.conclusion.READ_S", patience_s)
+    monkeypatch.setattr("sparkdl.files.polling.pause_s", lambda _: 0.001)
     run = run_trials(root, InMemoryCluster(run_task), 1, metric="accuracy", trial_value="best")
     (trial,) = run.trials
     assert (run.state, trial.value) == ("COMPLETE", value)

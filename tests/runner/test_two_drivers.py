@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from sparkdl.files.layout import RunPaths
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.history import load
 from sparkdl.runs.journal import read_journal
-from sparkdl.runs.layout import RunPaths
 from tests.helpers.processes import eventually
 
 pytestmark = pytest.mark.slow
@@ -28,9 +28,9 @@ import contextlib, os, socket, sys, time
 root, host = sys.argv[1:]
 socket.gethostname = lambda: host
 from sparkdl.errors import RunExistsError, RunStoppedError
-from sparkdl.runner import trial_loop
-from sparkdl.runner.execute import description_of
-from sparkdl.runner.prepare import prepare
+from sparkdl.runner.loop import trial_loop
+from sparkdl.runner.pipeline.execute import description_of
+from sparkdl.runner.pipeline.prepare import prepare
 from sparkdl.runs import owner
 from sparkdl.runs.opening import open_run
 from tests.helpers.in_memory_cluster import InMemoryCluster, returned

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.runs import annotations
 from sparkdl.runs.history import history, load
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401

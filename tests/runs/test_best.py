@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparkdl import checkpoints, storage
+from sparkdl import checkpoints
 from sparkdl.errors import NoCompleteTrialError
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
 from sparkdl.runs import Run, Trial, table
 from sparkdl.runs.events import (
     NewTrial,
@@ -19,12 +21,11 @@ from sparkdl.runs.events import (
     TrialsAdded,
 )
 from sparkdl.runs.history import load
-from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.ranking import pareto, ranked
-from sparkdl.runs.report import write_report
 from sparkdl.runs.states import RunState, TrialState, evaluate_metric
 from sparkdl.runs.trial import Usage
+from sparkdl.runs.views.report import write_report
 
 NAN = math.nan
 
@@ -381,3 +382,21 @@ def test_a_trial_is_shown_in_one_line() -> None:
     trial = Trial(3, {"lr": 0.1}, "/r/3", state=TrialState.COMPLETE, value=0.9754321, metric="acc")
     assert repr(trial) == "<Trial 3 COMPLETE acc=0.975432 lr=0.1>"
     assert repr(Trial(4, {"lr": 0.2}, "/r/4")) == "<Trial 4 WAITING lr=0.2>"
+
+
+def test_a_run_without_work_left_is_finished_by_a_corrected_function() -> None:
+    def finishing(kind: str, trials: list[Trial], num_trials: int | None = None) -> str:
+        run = Run("r", "/r", "r", kind, trials=trials, num_trials=num_trials)
+        run.state = RunState.FAILED
+        return run.how_to_finish()
+
+    failed = [Trial(i, {}, "", state=TrialState.FAILED) for i in range(2)]
+    call = "experiment.resume('/r', train=train, retry='failed')"
+    corrected = f"After correcting the training function: {call}. "
+    assert finishing("launch", failed) == finishing("search", failed, 2) == corrected
+    unfinished = [
+        finishing("launch", [*failed, Trial(2, {}, "")]),
+        finishing("search", failed, 3),
+        finishing("search", failed),
+    ]
+    assert unfinished == ["To finish it: experiment.resume('/r'). "] * 3

@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
-from sparkdl.jsonl import from_json
+from sparkdl.files.jsonl import from_json
 from sparkdl.runs.filters import parse_age, parse_since
 from sparkdl.runs.history import history
 from tests.helpers.stored_runs import ended, shift, started

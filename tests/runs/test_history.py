@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json
+from sparkdl.experiment.newest import newest_run
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.history import history, load
-from sparkdl.runs.newest import newest_run
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401

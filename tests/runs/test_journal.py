@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from sparkdl import storage
+from sparkdl.files import storage
 from sparkdl.runs import journal as journals
 from sparkdl.runs.events import ReportsReceived, RunEnded, RunStarted, StopRequested
 from sparkdl.runs.journal import Journal, read_journal, scan_journal

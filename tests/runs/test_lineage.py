@@ -2,7 +2,7 @@
 
 import json
 
-from sparkdl import storage
+from sparkdl.files import storage
 from sparkdl.runs.lineage import models_of, versions_of
 
 

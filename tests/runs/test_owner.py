@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import pytest
 
-from sparkdl import storage
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
 from sparkdl.runs import owner as owners
-from sparkdl.runs.layout import RunPaths
 from sparkdl.runs.owner import Owner, OwnerWatch, describe_owner, living_owner, newest_claim
 from tests.helpers.processes import eventually
 
@@ -91,7 +91,7 @@ def test_owner_notices_that_another_driver_has_taken_over(paths: RunPaths) -> No
 
 def test_living_owner_of_a_killed_process_is_none(root: str) -> None:
     code = (
-        "import sys, time\nfrom sparkdl.runs.layout import RunPaths\n"
+        "import sys, time\nfrom sparkdl.files.layout import RunPaths\n"
         "from sparkdl.runs.owner import Owner\n"
         "Owner(RunPaths(sys.argv[1])).claim(1)\nprint('beating', flush=True)\ntime.sleep(60)"
     )
@@ -151,7 +151,7 @@ def test_watch_tells_from_look_to_look_whether_a_driver_elsewhere_lives(
     assert watch.sees_driver()  # It is in the process table.
     monkeypatch.setattr(owners, "is_here", lambda process: False)
     assert watch.sees_driver()
-    owner._released.set()  # It is silent from now on.
+    owner._release.set()  # It is silent from now on.
     assert eventually(lambda: not watch.sees_driver())
     beat.write_text('{"beat": 99, "time": 0}')  # It was only slow, and has a wrong clock.
     assert watch.sees_driver()

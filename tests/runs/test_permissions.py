@@ -13,9 +13,9 @@ import pytest
 from sparkdl import config
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import ConfigError, RunExistsError
-from sparkdl.runner.execute import description_of, execute
-from sparkdl.runner.prepare import prepare
-from sparkdl.runner.preview import previewing
+from sparkdl.runner.pipeline.execute import description_of, execute
+from sparkdl.runner.pipeline.prepare import prepare
+from sparkdl.runner.pipeline.preview import previewing
 from sparkdl.runner.request import Request
 from sparkdl.runs import foreign_folder, opening
 from sparkdl.runs.history import read_rows
@@ -34,7 +34,7 @@ def usual_umask() -> Iterator[None]:
 def opened_run(root: Path, run_id: str = "one", if_exists: IfExists = "error") -> Path:
     """Open a run as a verb does; return its directory."""
     request = replace(request_of(root=str(root), run_id=run_id), params=[{"x": 1}])
-    prepared = prepare(request, pack(request.called), InMemoryCluster())
+    prepared = prepare(request, pack(request.target), InMemoryCluster())
     opened = open_run(str(root), description_of(prepared), if_exists)
     opened.owner.release()
     return Path(opened.paths.folder)

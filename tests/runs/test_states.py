@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.states import TrialState, evaluate_metric
+from sparkdl.runs.states import (
+    Failure,
+    RunState,
+    TrialState,
+    evaluate_metric,
+    lacks_metric,
+    natural_state,
+)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "high", [0.5]])
@@ -26,6 +33,10 @@ def test_evaluate_metric_finds_the_metric() -> None:
     assert evaluate_metric({"a": 1, "b": 2}, {}, None).value is None
     assert evaluate_metric({}, {}, None).state == "COMPLETE"
     assert (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "").endswith("; got loss")
+    missing = evaluate_metric({"loss": 1}, {}, "accuracy").reason
+    assert lacks_metric(missing, "accuracy") and not lacks_metric(missing, "loss")
+    assert not lacks_metric("metric 'accuracy' is nan", "accuracy")
+    assert not lacks_metric(None, "accuracy")
     misspelt = evaluate_metric({"acuracy": 1}, {}, "accuracy").reason or ""
     assert misspelt.endswith("got acuracy. Return it under this name, or pass metric='acuracy'")
 
@@ -44,8 +55,46 @@ def test_number_whose_name_tells_the_other_direction_has_no_value(
         assert (launched.state, launched.value) == ("COMPLETE", None)
         assert f"Pass metric={name!r}" in (launched.note or "")
         other = "min" if direction == "max" else "max"
+        assert f"Pass metric={name!r} and direction={other!r}, or" in (launched.note or "")
         for metric, way in ((name, direction), (None, other), (None, None)):
             assert evaluate_metric(returned, reported, metric, True, way).value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("outputs", "note"),
+    [
+        ({"value": [0.5]}, "'value' is a list"),
+        ({"file": "a.txt", "curve": [0.5, 0.9]}, "'curve' is a list"),
+        ({"value": "high"}, "'value' is text"),
+        ({"file": "a.txt"}, None),
+        ({"a": 1, "b": 2, "curve": [0.5]}, None),
+        ({}, None),
+    ],
+)
+def test_a_trial_without_a_number_says_why_where_trials_are_compared(
+    outputs: dict[str, Any], note: str | None
+) -> None:
+    verdict = evaluate_metric(outputs, {}, None, direction="max")
+    assert (verdict.state, verdict.value) == ("COMPLETE", None)
+    assert note in verdict.note if note and verdict.note else verdict.note == note
+    assert evaluate_metric(outputs, {}, None).note is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "state"),
+    [
+        ({"COMPLETE": 1, "FAILED": 5}, "COMPLETE"),
+        ({"PRUNED": 1, "INVALID": 1}, "COMPLETE"),
+        ({"FAILED": 1, "CANCELLED": 3}, "FAILED"),
+        ({"INVALID": 1}, "FAILED"),
+        ({"CANCELLED": 2}, "CANCELLED"),
+        ({}, "CANCELLED"),
+    ],
+)
+def test_the_state_of_a_run_follows_from_those_of_its_trials(
+    counts: dict[str, int], state: str
+) -> None:
+    assert natural_state(counts) == state
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([0.5, 0.9, None, None])))
@@ -63,5 +112,7 @@ def test_best_is_right_in_any_order(order: tuple[Any, ...], direction: Any) -> N
 def test_states_are_text() -> None:
     assert TrialState.COMPLETE == "COMPLETE"
     assert f"{TrialState.COMPLETE}" == str(TrialState.COMPLETE) == "COMPLETE"
-    assert TrialState.FAILED.is_final
-    assert not TrialState.LOST.is_final
+    assert str(Failure.GPU) == f"{Failure.GPU}" == "GPU fault"
+    going_on = {"WAITING", "RUNNING", "PAUSED", "LOST"}
+    for state in (*TrialState, *RunState):
+        assert state.is_final is (state not in going_on)

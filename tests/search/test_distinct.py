@@ -47,7 +47,7 @@ def end(opened: OpenRun, source: StudySource, trial: Trial) -> None:
     score = trial.params["x"] - trial.params["n"]
     told = {"value": score, "metrics": {"score": score}} if state == TrialState.COMPLETE else {}
     opened.record(TrialChanged(number=trial.number, state=state, **told))
-    source.ended(trial)
+    source.observe_end(trial)
 
 
 def run_all(opened: OpenRun, source: StudySource, draw: random.Random, most: int = 1000) -> None:

@@ -283,7 +283,15 @@ def test_zero_and_small_whole_numbers_can_be_left() -> None:
     assert {Float(-1, 1).perturb(0.0, 1.2, draw) for _ in range(20)} == {-0.2, 0.2}
     assert {Int(0, 9).perturb(0, 1.2, draw) for _ in range(20)} == {0, 1}
     assert {Int(1, 9).perturb(2, 1.2, draw) for _ in range(20)} == {1, 3}
+    # A factor that is smaller than half a step moves by a whole one.
+    assert {Int(10, 20).perturb(12, 1.02, draw) for _ in range(20)} == {11, 13}
+    assert {Float(10, 20, step=1).perturb(12.0, 1.02, draw) for _ in range(20)} == {11.0, 13.0}
     assert Categorical(["a", "b"]).perturb("a", 1.2, draw) == "a"
+
+
+def test_values_between_the_steps_are_not_in_the_range() -> None:
+    tenths = Float(0.1, 0.9, step=0.1)
+    assert [tenths.has(number / 20) for number in range(1, 20)] == [False, *[True, False] * 9]
 
 
 # ---- the source, and what it keeps
@@ -304,7 +312,7 @@ def end(opened: OpenRun, source: IntervalSource, trial: Trial, tmp_path: Path) -
     value = trial.params["rate"]
     state = TrialState.COMPLETE
     opened.record(TrialChanged(number=trial.number, state=state, value=value))
-    source.ended(trial)
+    source.observe_end(trial)
 
 
 def test_resumed_population_continues_as_if_it_had_not_stopped(root: str, tmp_path: Path) -> None:
@@ -336,7 +344,7 @@ def test_trial_without_a_checkpoint_and_enqueue_are_refused(root: str) -> None:
     trial = source.next()
     opened.record(TrialChanged(number=0, state=TrialState.COMPLETE, value=1.0))
     with pytest.raises(FunctionError, match="trial 0 has committed no checkpoint"):
-        source.ended(trial)
+        source.observe_end(trial)
     command = CommandHandled(action="enqueue", arguments={}, by="ann@laptop", pid=1)
     with pytest.raises(RequestRefused, match="continue from one another"):
         source.enqueue({}, command)

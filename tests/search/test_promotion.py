@@ -63,7 +63,7 @@ class Simulation:
                     running.append(number)
 
     def _drop(self) -> None:
-        for dropped in self.rule.dropped():
+        for dropped in self.rule.trials_to_drop():
             self.rule.end(dropped)
             self.dropped.append(dropped)
 
@@ -191,12 +191,12 @@ def test_hyperband_waits_for_the_last_trial_of_a_rung() -> None:
     for number in range(9):
         rule.add(number)
     assert not any(rule.reach(number, float(number)) for number in range(8))
-    assert (rule.promotable(), rule.dropped()) == ([], [])
+    assert (rule.promotable(), rule.trials_to_drop()) == ([], [])
     rule.add(9)  # Of the next bracket, which does not wait.
     assert rule.reach(9, 100.0) is False
     rule.end(8)  # It has failed.
     assert rule.promotable() == [7, 6, 5]
-    assert rule.dropped() == [4, 3, 2, 1, 0]
+    assert rule.trials_to_drop() == [4, 3, 2, 1, 0]
 
 
 def test_hyperband_begins_a_new_bracket_after_one_that_was_closed() -> None:
@@ -255,3 +255,44 @@ def test_invalid_settings_are_refused(fields: dict[str, Any], message: str) -> N
     with pytest.raises(ConfigError, match=message):
         SearchSettings(**{**given, **fields}).check(["m"], None)
     SearchSettings(**given).check(["m"], None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rungs"),
+    [
+        ({"max_reports": 64}, (1, 4, 16)),
+        ({"max_reports": 65}, (1, 4, 16, 64)),
+        ({"max_reports": 64, "grace": 2, "reduction": 3}, (2, 6, 18, 54)),
+        ({"max_reports": 54, "grace": 2, "reduction": 3}, (2, 6, 18)),
+        ({"max_reports": 2}, (1,)),
+    ],
+)
+def test_rungs_of_asha_begin_with_the_grace_and_end_before_the_last_report(
+    arguments: dict[str, int], rungs: tuple[int, ...]
+) -> None:
+    rule = rule_of("asha", **arguments)
+    rule.add(0)
+    assert rule.rungs(0) == rungs
+    # The rungs of a trial without a known end are those of one that reports very often.
+    del arguments["max_reports"]
+    endless = rule_of("asha", **arguments)
+    endless.add(0)
+    assert endless.rungs(0)[: len(rungs)] == rungs
+
+
+@pytest.mark.parametrize("reduction", [2, 3, 4])
+@pytest.mark.parametrize("most", [8, 9, 27, 81, 100])
+@pytest.mark.parametrize("grace", [1, 2])
+def test_brackets_are_those_of_the_algorithm(reduction: int, most: int, grace: int) -> None:
+    """Li et al. (2017), algorithm 1, with R = most / grace."""
+    rule = rule_of("hyperband", max_reports=most, grace=grace, reduction=reduction)
+    assert isinstance(rule, Hyperband)
+    s_max = max(s for s in range(9) if reduction**s <= most / grace)
+    expected = [
+        (
+            math.ceil((s_max + 1) * reduction**s / (s + 1)),
+            tuple(math.floor(most / reduction ** (s - i)) for i in range(s)),
+        )
+        for s in range(s_max, -1, -1)
+    ]
+    assert rule.plan == expected

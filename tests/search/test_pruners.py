@@ -108,7 +108,7 @@ def source_of(opened: OpenRun, pruner: Any, notes: list[str], **fields: Any) -> 
 def end(opened: OpenRun, source: StudySource, trial: Trial, state: str, value: float = 0.0) -> None:
     fields = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
     opened.record(TrialChanged(number=trial.number, state=TrialState(state), **fields))
-    source.ended(trial)
+    source.observe_end(trial)
 
 
 def quality_of(trial: Trial) -> float:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from sparkdl.errors import ConfigError
 from sparkdl.options import Options
-from sparkdl.runner.stopping import Stop, Stopping
+from sparkdl.runner.loop.idle_time import idle_sentence
+from sparkdl.runner.loop.stop_rules import Stop, StopRules
 from sparkdl.runs import RunState, Trial, TrialState
 from sparkdl.runs.events import TrialChanged, event_from_dict
-from sparkdl.runs.idle_time import idle_sentence
 from sparkdl.runs.opening import OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.ranking import pareto_front
 from sparkdl.search.settings import ALGORITHMS, SearchSettings
@@ -83,6 +83,31 @@ def test_grid_needs_no_stopping_rule_and_others_accept_any_rule() -> None:
     SearchSettings(space=SPACE).check(["m"], timeout_s=5)
 
 
+def test_points_are_counted_one_by_one_only_as_far_as_that_takes_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparkdl.search.settings.MAX_COUNTED", 20)
+    for size, counted in ((4, 6), (5, 10), (9, 36)):
+        space = Space.of({"x": Int(1, size), "y": Int(1, size)})
+        fields: dict[str, Any] = {"space": space, "constraints": ["x < y"]}
+        assert SearchSettings(algorithm="grid", **fields).num_points == counted
+        # Other algorithms do without the number.
+        expected = counted if size**2 <= 20 else None
+        assert SearchSettings(algorithm="random", **fields).num_points == expected
+    assert SearchSettings(space=SPACE, algorithm="random").num_points is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_trials", "is_open"),
+    [("grid", None, False), ("tpe", None, True), ("tpe", 5, False), ("grid", 5, False)],
+)
+def test_a_search_without_a_number_of_trials_is_open_ended(
+    algorithm: str, num_trials: int | None, is_open: bool
+) -> None:
+    search = SearchSettings(space=SPACE, algorithm=algorithm, num_trials=num_trials)
+    assert search.is_open_ended is is_open
+
+
 @pytest.mark.parametrize("algorithm", [n for n in ALGORITHMS if n not in ("grid", "gp")])
 def test_settings_round_trip_through_their_dict(algorithm: str) -> None:
     search = SearchSettings(
@@ -110,11 +135,11 @@ def ended(number: int, value: float | None, state: str = "COMPLETE", **fields: A
     return Trial(number, path="", state=TrialState(state), value=value, **fields)
 
 
-def stops(objectives: dict[str, str] | None = None, **fields: Any) -> Stopping:
-    return Stopping(Options(), SearchSettings(space=SPACE, **fields), objectives or UP)
+def stops(objectives: dict[str, str] | None = None, **fields: Any) -> StopRules:
+    return StopRules(Options(), SearchSettings(space=SPACE, **fields), objectives or UP)
 
 
-def first_stop(rule: Stopping, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
+def first_stop(rule: StopRules, trials: Sequence[Trial]) -> tuple[int, Stop] | None:
     """At which trial the run ends, and why."""
     found = ((trial.number, rule.trial_ended(trial)) for trial in trials)
     return next(((number, why) for number, why in found if why), None)
@@ -192,7 +217,7 @@ def test_patience_compares_the_means_of_whole_configurations() -> None:
     # A driver that takes the run over counts the same.
     search = SearchSettings(space=SPACE, patience=2, repeats=3)
     events = [TrialChanged(number=trial.number, state=trial.state) for trial in worse[:5]]
-    taken_over = Stopping(Options(), search, UP, trials=worse[:5], events=events)
+    taken_over = StopRules(Options(), search, UP, trials=worse[:5], events=events)
     assert first_stop(taken_over, worse[5:]) == found
 
 
@@ -212,11 +237,15 @@ def test_stop_uses_a_second_metric_and_only_complete_trials() -> None:
     assert rule.trial_ended(ended(1, None, "PRUNED", metrics={"ms": 1.0})) is None
     why = rule.trial_ended(ended(2, 1.0, metrics={"score": 1.0, "ms": 4.0}))
     assert why == (RunState.COMPLETE, "stop: trial 2 has ms 4, of 5")
+    rule = stops({"score": "max", "ms": "min"}, stop={"ms": 5}, repeats=2)
+    fast = {"configuration": 0, "metrics": {"score": 1.0, "ms": 1.0}}
+    repeats = [ended(0, 1.0, **fast), ended(1, None, "PRUNED", **fast)]
+    assert first_stop(rule, repeats) is None
 
 
 def test_failures_end_a_run() -> None:
-    def failing(**limits: Any) -> Stopping:
-        return Stopping(Options(**limits), SearchSettings(space=SPACE, num_trials=9), UP)
+    def failing(**limits: Any) -> StopRules:
+        return StopRules(Options(**limits), SearchSettings(space=SPACE, num_trials=9), UP)
 
     same = [ended(i, None, "FAILED", error="ValueError: no") for i in range(9)]
     assert first_stop(failing(max_failed_trials=2), same) is not None
@@ -303,9 +332,9 @@ def test_rules_end_a_run_whose_driver_is_killed_where_they_would_have_ended_it(
     def follow(begin: int) -> tuple[int, Stop] | None:
         """Start a driver after some of the events; return when and why it ends the run."""
         trials = after(events[:begin], repeats)
-        rule = Stopping(*rules, trials, events[:begin])
-        if rule.reached:
-            return begin, rule.reached
+        rule = StopRules(*rules, trials, events[:begin])
+        if rule.reached_stop:
+            return begin, rule.reached_stop
         for i, event in enumerate(events[begin:], begin + 1):
             trial = trials[event.number]
             trial.apply(event)
@@ -327,14 +356,17 @@ def test_slot_hours_include_ended_and_running_trials() -> None:
 
     def used(slots: int, hours: float) -> Stop | None:
         search = SearchSettings(space=SPACE, max_slot_hours=hours)
-        stopping = Stopping(Options(), search, UP, slots, before)
+        stopping = StopRules(Options(), search, UP, slots, before)
         assert stopping.used_up(running, 0.0) is None
         return stopping.used_up([], hour)
 
     assert used(1, 1.9) == (RunState.COMPLETE, "max_slot_hours=1.9 are used up")
     assert used(1, 2.1) is None
     assert used(2, 3.9) is not None  # Two slots a trial.
-    late = Stopping(Options(timeout_s=5), None, UP).used_up([], 5.1)
+    # Before the first look nothing has run.
+    first = StopRules(Options(), SearchSettings(space=SPACE, max_slot_hours=0.5), UP)
+    assert first.used_up([], hour) is None
+    late = StopRules(Options(timeout_s=5), None, UP).used_up([], 5.1)
     assert late == (RunState.CANCELLED, "timeout_s=5 is over")
 
 
@@ -483,7 +515,7 @@ def test_study_of_a_resumed_run_has_the_contents_of_the_first_study(
                 source.observe_reports([(trial, step, {"score": reported})])
             told = {"value": value, "metrics": {"score": value}} if state == "COMPLETE" else {}
             opened.record(event_from_dict({**said, "state": state, **told}))
-            source.ended(trial)
+            source.observe_end(trial)
         running = source.next()
         opened.record(TrialChanged(number=running.number, state=TrialState.RUNNING))
         opened.owner.release()

@@ -13,6 +13,7 @@ from sparkdl.serving.application import Application
 from sparkdl.serving.calls import Result
 from sparkdl.serving.messages import Answer, HttpRequest
 from sparkdl.serving.request_error import RequestError, not_found
+from sparkdl.serving.request_threads import RequestThreads
 from sparkdl.serving.signatures import Signature, TensorInfo
 
 __all__ = ["Client", "FakeCatalog", "FakeModel", "Page", "client", "half_plus_three", "named"]
@@ -142,6 +143,7 @@ class Client:
 
     def __init__(self, application: Application) -> None:
         self._application = application
+        self._pool = RequestThreads(4, "test-request")
 
     def get(self, path: str, headers: Mapping[str, str]) -> Page:
         return self.ask("GET", path, b"", headers)
@@ -154,8 +156,12 @@ class Client:
 
     def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Page:
         small = {name.lower(): value for name, value in headers.items()}
-        request = HttpRequest(method, unquote(path), small, body)
-        return Page(self._application.answer(request))
+        head = HttpRequest(method, unquote(path), small)
+
+        async def read() -> bytes:
+            return body
+
+        return Page(asyncio.run(self._application.answer_soon(head, read, self._pool)))
 
 
 def encoded(value: Any) -> bytes:

@@ -240,12 +240,34 @@ def _threads_of_tensorflow() -> int:
         (3, "expected True, or a dict"),
         ({"size": 3}, "expected some of max_batch_size"),
         ({"max_batch_size": 0}, "at least 1"),
+        ({"max_batch_size": True}, "at least 1"),
+        ({"max_enqueued_batches": 0}, "at least 1"),
+        ({"num_threads": 1.0}, "at least 1"),
         ({"timeout_ms": -1}, "expected milliseconds"),
+        ({"timeout_ms": "1"}, "expected milliseconds"),
+        ({"timeout_ms": 60_001}, "expected milliseconds"),
         ({"timeout_ms": float("inf")}, "expected milliseconds, at most 60000"),
         ({"allowed_batch_sizes": (4, 8)}, "the last of them max_batch_size, which is 32"),
+        ({"allowed_batch_sizes": ()}, "expected ascending numbers"),
+        ({"allowed_batch_sizes": (8, 4, 32)}, "expected ascending numbers"),
+        ({"allowed_batch_sizes": (8, 8, 32)}, "expected ascending numbers"),
     ],
 )
 def test_wrong_options_are_refused(value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         batching_of(value)
     assert batching_of(False) is None and batching_of(True) == Batching()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_batch_size": 1, "max_enqueued_batches": 1, "num_threads": 1},
+        {"timeout_ms": 0},
+        {"timeout_ms": 60_000},
+        {"max_batch_size": 8, "allowed_batch_sizes": (2, 4, 8)},
+        {"allowed_batch_sizes": (32,)},
+    ],
+)
+def test_options_within_their_limits_are_taken(options: dict[str, Any]) -> None:
+    assert batching_of(options) == batching_of(Batching(**options)) == Batching(**options)

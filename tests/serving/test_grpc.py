@@ -23,7 +23,7 @@ from tests.serving.functions import save_functions, save_sum
 pytestmark = pytest.mark.slow
 
 grpc = pytest.importorskip("grpc")
-pytest.importorskip("tensorflow_serving", reason="sparkdl[serving-grpc] is not installed")
+pytest.importorskip("tensorflow_serving", reason="sparkdl-platform[serving-grpc] is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +356,7 @@ def test_a_start_that_fails_late_leaves_neither_ports_nor_threads(
     ports: list[int] = []
 
     def fail(http: Any, *arguments: Any, grpc: Any, **options: Any) -> None:
-        ports.extend([arguments[1][1], int(grpc.address.rsplit(":")[-1])])
+        ports.extend([http.address[1], int(grpc.address.rsplit(":")[-1])])
         raise RuntimeError("late")
 
     before = own_threads()
@@ -378,6 +378,6 @@ def test_a_port_that_cannot_be_used_is_refused(server: Server, tmp_path: Path) -
 def test_missing_packages_are_named(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow_serving", None)
     with pytest.raises(
-        ConfigError, match=r"tensorflow_serving.*pip install 'sparkdl\[serving-grpc\]'"
+        ConfigError, match=r"tensorflow_serving.*pip install 'sparkdl-platform\[serving-grpc\]'"
     ):
         serving.start(str(tmp_path), grpc_port=0)

@@ -39,7 +39,8 @@ from sparkdl.serving.http_server import HttpServer, listen
 async def answer(head, read, pool):
     await asyncio.get_running_loop().run_in_executor(pool, time.sleep, 60)
 
-server = HttpServer(answer, listen("127.0.0.1", 0), 1000)
+server = HttpServer(listen("127.0.0.1", 0), 1000)
+server.start(answer)
 client = socket.create_connection(server._socket.getsockname())
 client.sendall(b"GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
 while not server.num_open:
@@ -87,7 +88,8 @@ def echo() -> Echo:
 
 @pytest.fixture
 def server(echo: Echo) -> Iterator[HttpServer]:
-    server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
+    server = HttpServer(listen("127.0.0.1", 0), MAX_BODY)
+    server.start(echo)
     yield server
     server.close()
 
@@ -278,7 +280,8 @@ def test_a_client_that_goes_on_sending_sees_why_it_was_refused(server: HttpServe
 
 def test_the_token_is_looked_at_before_the_body_comes() -> None:
     application = Application(FakeCatalog([]), token="0123456789abcdef")
-    server = HttpServer(application.answer_soon, listen("127.0.0.1", 0), MAX_BODY)
+    server = HttpServer(listen("127.0.0.1", 0), MAX_BODY)
+    server.start(application.answer_soon)
     post = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n"
     with socket.create_connection(server._socket.getsockname(), timeout=120) as connection:
         connection.sendall(post + b"Expect: 100-continue\r\n\r\n")
@@ -365,7 +368,8 @@ def test_a_slow_reader_gets_the_whole_answer(monkeypatch: Any, echo: Echo) -> No
     """Also when it takes longer than connections without a request are kept."""
     bound = listen("127.0.0.1", 0)  # With the usual limit for a client that reads nothing.
     monkeypatch.setattr(http_server, "IDLE_S", 1)
-    server = HttpServer(echo, bound, MAX_BODY)
+    server = HttpServer(bound, MAX_BODY)
+    server.start(echo)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
     connection.connect(server._socket.getsockname())
@@ -384,7 +388,8 @@ def test_a_slow_reader_gets_the_whole_answer(monkeypatch: Any, echo: Echo) -> No
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="it is Linux that does it")
 def test_a_client_that_never_reads_is_cut_off(monkeypatch: Any, echo: Echo) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 1)
-    server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
+    server = HttpServer(listen("127.0.0.1", 0), MAX_BODY)
+    server.start(echo)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         connection.connect(server._socket.getsockname())
@@ -489,7 +494,8 @@ def test_the_log_and_the_signals_of_the_program_stay_as_they_are(echo: Echo, cap
     caplog.set_level(logging.INFO)
     access = logging.getLogger("uvicorn.access")
     signals = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
+    server = HttpServer(listen("127.0.0.1", 0), MAX_BODY)
+    server.start(echo)
     with socket.create_connection(server._socket.getsockname(), timeout=120) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert len(answers(connection, 1)) == 1
@@ -519,7 +525,8 @@ def test_the_threads_end_with_the_server(echo: Echo) -> None:
         return {t for t in threading.enumerate() if t.name.startswith("sparkdl-serving")}
 
     before = own_threads()
-    server = HttpServer(echo, listen("127.0.0.1", 0), MAX_BODY)
+    server = HttpServer(listen("127.0.0.1", 0), MAX_BODY)
+    server.start(echo)
     assert own_threads() - before
     server.drain(1.0)
     server.close()

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.serving import inference_log
 from sparkdl.serving.calls import Call
 from sparkdl.serving.inference_log import Log, log_of
-from sparkdl.serving.json_lines_sink import JsonLinesSink
-from sparkdl.serving.log_sink import LogSink, Record
+from sparkdl.serving.log_sinks import JsonLinesSink, LogSink, Record
 from tests.helpers.processes import eventually
 from tests.serving.fakes import client, half_plus_three
 

@@ -2,12 +2,15 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sparkdl.serving.json_tensors import check_shape, from_json, parse, plain, to_json
+from sparkdl.serving.json_tensors import check_shape, from_json, parse, plain, text_of, to_json
 from sparkdl.serving.request_error import RequestError
 from sparkdl.serving.signatures import TensorInfo
 
@@ -77,6 +80,12 @@ def test_a_value_of_another_type_is_refused(value: Any, dtype: str, message: str
     assert caught.value.status == 400
 
 
+def test_a_long_value_is_cut_in_the_message() -> None:
+    for size, shown in ((198, f'"{"x" * 198}" Type'), (199, f'"{"x" * 199}... Type')):
+        with pytest.raises(RequestError, match=re.escape(f"JSON Value: {shown}")):
+            tensor("x" * size, "float32")
+
+
 def test_a_dtype_without_json_is_not_implemented() -> None:
     with pytest.raises(RequestError) as caught:
         tensor([1], "complex64")
@@ -86,6 +95,10 @@ def test_a_dtype_without_json_is_not_implemented() -> None:
 def test_lists_that_are_nested_too_deeply_are_refused() -> None:
     with pytest.raises(RequestError, match="nested more than"):
         tensor(json.loads("[" * 40 + "]" * 40), "float32")
+    # NumPy before 2.0 has no array with more axes than 32.
+    assert tensor(json.loads("[" * 32 + "1" + "]" * 32), "float32").shape == (1,) * 32
+    with pytest.raises(RequestError, match="nested more than 32 times"):
+        tensor(json.loads("[" * 33 + "1" + "]" * 33), "float32")
     with pytest.raises(RequestError, match="nested too deeply"):
         parse(b'{"instances": ' + b"[" * 200_000 + b"]" * 200_000 + b"}")
 
@@ -110,8 +123,71 @@ def test_a_number_too_large_for_a_float_is_no_infinity(text: str) -> None:
     for body in (f"[{text}, 1]", f"[[{text}], [1]]", text, f"[NaN, {text}]", f"[{text}, Infinity]"):
         value = parse(f'{{"x": {body}}}'.encode())["x"]
         for dtype in ("float32", "float64"):
-            with pytest.raises(RequestError, match="without loss of precision"):
+            with pytest.raises(
+                RequestError, match=r"above the range of doubles.*loss of precision"
+            ):
                 tensor(value, dtype)
+
+
+# For each dtype of floating-point numbers: the bits of its fraction, and its largest number.
+FLOATS = {
+    name: (np.finfo(name).nmant + 1, float(np.finfo(name).max))
+    for name in ("float16", "float32", "float64")
+}
+FLOATS["bfloat16"] = 8, FLOATS["float32"][1]
+WHOLE = [np.dtype(kind).name for kind in "bhilBHIL"]
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_whole_numbers_are_those_of_the_dtype(dtype: str) -> None:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    assert tensor([low, high, 0], dtype).tolist() == [low, high, 0]
+    assert tensor(high, dtype) == high
+    for value in (low - 1, high + 1, 1.0):
+        for given_value in (value, [0, value], [[0], [value]]):
+            with pytest.raises(RequestError, match=f"not of expected type: {dtype}"):
+                tensor(given_value, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_numbers_that_a_dtype_of_fractions_has_not_are_refused(dtype: str) -> None:
+    """Fractions are rounded, but a whole number must stay the same, and none become infinite."""
+    bits, largest = FLOATS[dtype]
+    taken = [2**bits - 1, 1 - 2**bits, largest, -largest, 0.1, math.nan, 5e-324]
+    for value in taken:
+        expected = np.array(value).astype("float32" if dtype == "bfloat16" else dtype)
+        np.testing.assert_array_equal(tensor(value, dtype), expected)
+        np.testing.assert_array_equal(tensor([0.5, value], dtype)[1], expected)
+    refused = [2**bits, -(2**bits), 2**bits + 1]
+    refused += [math.nextafter(largest, math.inf)] if dtype != "float64" else []
+    refused += [-value for value in refused]
+    for value in refused:
+        for given_value in (value, [value], [0.5, value], [math.nan, value], [[1], [value]]):
+            with pytest.raises(RequestError, match="without loss of precision"):
+                tensor(given_value, dtype)
+
+
+NUMBERS = st.one_of(
+    st.integers(-3, 3).map(lambda n: 2**53 + n),
+    st.integers(-3, 3).map(lambda n: 2**24 + n),
+    st.sampled_from([0, 1, -1, 255, 256, -129, 2**63, 2**64, -(2**63) - 1, 10**400]),
+    st.sampled_from([0.5, 1e39, -1e39, 1e308, 65504.0, 65520.0, math.nan, True, None, "a"]),
+)
+
+
+def accepted(value: Any, dtype: str) -> list[Any] | None:
+    try:
+        return tensor(value, dtype).ravel().tolist()
+    except RequestError:
+        return None
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=4), st.sampled_from([*WHOLE, *FLOATS, "bool"]))
+def test_a_list_is_taken_if_each_of_its_numbers_is(values: list[Any], dtype: str) -> None:
+    alone = [accepted(value, dtype) for value in values]
+    expected = None if None in alone else [number for numbers in alone for number in numbers or ()]
+    for nested in (values, [[value] for value in values], [values]):
+        assert repr(accepted(nested, dtype)) == repr(expected)
 
 
 def test_answers_are_as_short_as_their_dtype_allows() -> None:
@@ -132,6 +208,16 @@ def test_bytes_are_written_in_base64_and_text_as_text() -> None:
     assert plain(np.array([b"\xff"], object), "y") == [{"b64": "/w=="}]
     assert plain(np.empty((2, 0), object), "y") == [[], []]
     assert plain([[b"a"], []], "y") == [["a"], []]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "bool", "object"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (0,), (2, 3), (2, 0), (0, 2), (2, 1, 2)])
+def test_the_text_of_an_array_is_that_of_its_nested_lists(dtype: str, shape: Any) -> None:
+    numbers = np.arange(math.prod(shape)).reshape(shape) / 4
+    array = numbers.astype("S").astype(dtype) if dtype == "object" else numbers.astype(dtype)
+    nested = json.loads(text_of(array, "y"))
+    texts = numbers.astype("S").astype("U").tolist()
+    assert nested == plain(array, "y") == (texts if dtype == "object" else array.tolist())
 
 
 def test_a_shape_is_compared_with_that_of_the_input() -> None:

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl import models, serving, storage
+from sparkdl import models, serving
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
+from sparkdl.files import storage
 from sparkdl.serving import Server
 from tests.helpers.models import dense
 from tests.helpers.processes import eventually

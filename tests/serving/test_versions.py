@@ -225,7 +225,11 @@ def test_a_share_of_the_requests_goes_to_another_version() -> None:
         {"version": 1, "alias": "stable"},
         {"version": "1"},
         {"weights": {1: 101}},
-        {"weights": {1: 60, 2: 60}},
+        {"weights": {1: 60, 2: 40.5}},
+        {"weights": {1: -1}},
+        {"weights": {1: True}},
+        {"weights": {True: 1}},
+        {"version": True},
         {"weights": {1: "10"}},
         {"weights": [1]},
         {"weights": {1.5: 10}},
@@ -324,3 +328,48 @@ def test_a_model_without_a_version_that_works_does_not_start() -> None:
     source.broken.add(1)
     with pytest.raises(ModelDamagedError, match="version 1: no SavedModel"):
         ModelSet([ServedModel(source, Choice(), source.load)]).start()
+
+
+def test_only_versions_that_exist_are_candidates() -> None:
+    listing = Listing({1: "m/1", 3: "m/3"}, {"stable": 1, "lost": 2})
+    candidates = {
+        **{version: Choice(version=version).candidates(listing) for version in (1, 2, 3)},
+        **{alias: Choice(alias=alias).candidates(listing) for alias in ("stable", "lost", "none")},
+    }
+    assert candidates == {1: [1], 2: [], 3: [3], "stable": [1], "lost": [], "none": []}
+    assert Choice().candidates(listing) == [3, 1]
+
+
+def test_shares_of_a_version_by_number_and_by_alias_are_added() -> None:
+    listing = Listing({1: "m/1", 3: "m/3"}, {"stable": 1, "lost": 2})
+    choice = Choice(version=3, weights={1: 10, "stable": 5, "lost": 20, 7: 1})
+    assert choice.shares(listing) == {1: 15.0}
+    assert choice.missing(listing) == [7]
+    assert Choice(weights={1: 0, 3: 100}).shares(listing) == {1: 0.0, 3: 100.0}
+
+
+def test_requests_are_shared_by_percent_among_the_versions_that_are_loaded() -> None:
+    shares = {2: 10.0, 4: 50.0, 3: 20.0}
+    chances = (0.0, 9.9, 10.0, 29.9, 30.0, 99.9)
+    assert [pick(1, shares, [1, 2, 3], chance) for chance in chances] == [2, 2, 3, 3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("status", "codes"),
+    [
+        (400, "INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE"),
+        (401, "UNAUTHENTICATED"),
+        (403, "PERMISSION_DENIED"),
+        (404, "NOT_FOUND"),
+        (409, "ALREADY_EXISTS ABORTED"),
+        (429, "RESOURCE_EXHAUSTED"),
+        (499, "CANCELLED"),
+        (500, "UNKNOWN INTERNAL DATA_LOSS"),
+        (501, "UNIMPLEMENTED"),
+        (503, "UNAVAILABLE"),
+        (504, "DEADLINE_EXCEEDED"),
+    ],
+)
+def test_codes_have_the_status_that_google_gives_them(status: int, codes: str) -> None:
+    """https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto"""
+    assert {RequestError(code, "").status for code in codes.split()} == {status}

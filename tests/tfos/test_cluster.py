@@ -1,5 +1,6 @@
 """TensorFlowOnSpark's programs on a standalone cluster of two one-core workers."""
 
+import contextlib
 import json
 import logging
 import os
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 
 from sparkdl import errors, experiment
-from sparkdl.runs.layout import TrialPaths
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.tfos import TFCluster, TFParallel
 from tests.helpers.processes import eventually, is_alive, jvm_of
 
@@ -106,16 +109,32 @@ def test_a_task_that_is_repeated_loses_no_row_and_tells_of_repeated_ones(
 ) -> None:
     from pyspark import TaskContext
 
+    fed, taken = tmp_path / "fed", tmp_path / "taken"
+    fed.mkdir()
+    taken.mkdir()
+
+    def drains(args: Any, ctx: Any) -> None:
+        feed, numbers = ctx.get_data_feed(), []
+        while not feed.should_stop():
+            numbers += [number for number, _ in feed.next_batch(7)]
+            for number in {0, 500}.intersection(numbers[-7:]):
+                (fed / str(number // 500)).touch()
+        (taken / str(ctx.executor_id)).write_text(json.dumps(numbers))
+
     def fails_once(rows: Iterator[Any]) -> Iterator[Any]:
         attempt = TaskContext.get().attemptNumber()
         ordered = list(rows) if order == "same" or not attempt else [*rows][::-1]
         for number, row in enumerate(ordered):
             if number == 300 and not attempt:
+                # A task that has fed nothing warns too: it cannot know.
+                partition, deadline = TaskContext.get().partitionId(), time.monotonic() + 60
+                while not (fed / str(partition)).exists() and time.monotonic() < deadline:
+                    time.sleep(0.01)
                 raise OSError("once")
             yield row
 
     sc = standalone_spark.sparkContext
-    cluster = TFCluster.run(sc, drain, {"seen": str(tmp_path)}, 2, 0, input_mode=FED)
+    cluster = TFCluster.run(sc, drains, [], 2, 0, input_mode=FED)
     long = sc.parallelize([[i, "x" * 5000] for i in range(1000)], 2).mapPartitions(fails_once)
     rows = long if kind == "RDD" else standalone_spark.createDataFrame(long, "id long, text string")
     monkeypatch.setattr(logging.getLogger("sparkdl"), "propagate", True)
@@ -124,10 +143,10 @@ def test_a_task_that_is_repeated_loses_no_row_and_tells_of_repeated_ones(
         cluster.train(rows, num_epochs=1)
     standalone_spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     cluster.shutdown()
-    seen = [row for row, _ in seen_in(tmp_path)]
+    seen = seen_in(taken)
     assert sorted(set(seen)) == [*range(1000)]
     assert (len(seen) > 1000) == (order == "other")
-    assert ("used twice (partitions: 2)" in caplog.text) == (order == "other")
+    assert ("have been used twice (partitions: 2)" in caplog.text) == (order == "other")
 
 
 def test_a_slow_node_is_no_error(standalone_spark: SparkSession) -> None:
@@ -166,6 +185,55 @@ def test_an_error_while_rows_are_fed_is_the_nodes_own(standalone_spark: SparkSes
     with pytest.raises(Exception, match="ValueError: mine"):
         cluster.inference(sc.parallelize(range(1000), 4)).collect()
     with pytest.raises(errors.TrainingFailedError, match="mine"):
+        cluster.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["RDD", "DataFrame"])
+def test_a_feed_that_a_node_fails_is_not_repeated(
+    standalone_spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Spark would repeat each task four times, and none can feed a node that has failed."""
+
+    def fails(args: Any, ctx: Any) -> None:
+        ctx.get_data_feed().next_batch(5)
+        raise ValueError("mine")
+
+    def told(number: int) -> int:
+        task = TaskContext.get()
+        (tmp_path / f"{task.partitionId()}-{task.attemptNumber()}").touch()
+        return number
+
+    sc = standalone_spark.sparkContext
+    rows: Any = sc.parallelize(range(1000), 4).map(told)
+    if kind == "DataFrame":
+        rows = standalone_spark.createDataFrame(rows.map(lambda number: (number,)), "n int")
+    cluster = TFCluster.run(sc, fails, [], 2, 0, input_mode=FED)
+    with pytest.raises(errors.TrainingFailedError, match="ValueError: mine"):
+        cluster.train(rows, 1)
+    assert {file.name.split("-")[1] for file in tmp_path.iterdir()} == {"0"}
+    with pytest.raises(errors.TrainingFailedError, match="mine"):
+        cluster.shutdown()
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_cluster_whose_node_has_failed_starts_no_feeding_job(
+    standalone_spark: SparkSession, is_over: bool
+) -> None:
+    def fails(args: Any, ctx: Any) -> None:
+        raise ValueError("early")
+
+    sc = standalone_spark.sparkContext
+    cluster = TFCluster.run(sc, fails, [], 2, 0, input_mode=FED)
+    ranks = RankFiles(TrialPaths(cluster.run.trials[0].path).ranks(0))
+    has_failed = lambda: cluster.run.state != "RUNNING" or bool(ranks.look().ranks("failed"))  # noqa: E731
+    assert eventually(lambda: cluster.run.state != "RUNNING" if is_over else has_failed())
+    rows = sc.parallelize(range(100), 4)
+    job = sc._jsc.sc().newRddId()  # Each job of ours makes RDDs.
+    for call in (lambda: cluster.train(rows, 1), lambda: cluster.inference(rows)):
+        with pytest.raises(errors.TrainingFailedError, match="ValueError: early"):
+            call()
+    assert sc._jsc.sc().newRddId() == job + 1
+    with pytest.raises(errors.TrainingFailedError, match="early"):
         cluster.shutdown()
 
 
@@ -244,7 +312,8 @@ def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(
     keeper, node, server = (int(file.read_text().split()[0]) for file in files)
     begun = time.monotonic()
     os.kill(keeper, signal.SIGKILL)
-    os.kill(node, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # It may have noticed the end of its keeper.
+        os.kill(node, signal.SIGKILL)
     with pytest.raises(errors.TrainingFailedError, match="no life for 10 s"):
         cluster.shutdown()
     assert time.monotonic() - begun < 90
@@ -450,7 +519,7 @@ def test_shutdown_ends_what_takes_too_long(standalone_spark: SparkSession) -> No
     with pytest.raises(TimeoutError, match="had not returned 2 s"):
         cluster.shutdown(timeout=2)
     assert cluster.run.state == "CANCELLED"
-    with pytest.raises(errors.ConfigError, match=r"is a tfos cluster and cannot be resumed"):
+    with pytest.raises(errors.ConfigError, match=r"\(tfos\) cannot be resumed"):
         experiment.resume(cluster.run.path)
 
 

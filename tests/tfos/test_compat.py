@@ -118,7 +118,7 @@ def test_only_the_chiefs_model_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_store_gets_the_files(tmp_path: Path) -> None:
     import keras
 
-    from sparkdl import storage
+    from sparkdl.files import storage
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     compat.export_saved_model(model, "memory://models/one", is_chief=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.runs import Run
 from sparkdl.ui import serve
 from tests.helpers.descriptors import many_open_files
@@ -240,5 +240,5 @@ def test_the_command_names_its_root_and_address(
 
 def test_packages_that_are_missing_are_named(root: str, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "waitress", None)
-    with pytest.raises(ConfigError, match=r"pip install 'sparkdl\[ui\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'sparkdl-platform\[ui\]'"):
         serve(root)

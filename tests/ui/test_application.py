@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from sparkdl import models, storage
+from sparkdl import models
+from sparkdl.files import storage
 from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.runs import Run, owner
 from sparkdl.runs.events import TrialChanged
@@ -348,7 +349,7 @@ def test_a_run_of_another_host_is_followed_and_its_end_is_seen(
     assert eventually(lambda: "RUNNING" in get(page, "/api/runs/run")["counts"])
     monkeypatch.setattr(live_runs, "DRIVER_S", 0.0)
     monkeypatch.setattr(owner, "BEAT_S", 0.01)
-    opened.owner._released.set()  # The driver dies.
+    opened.owner._release.set()  # The driver dies.
     assert eventually(lambda: get(page, "/api/runs/run")["state"] == "FAILED")
     opened.owner._write_beat(1)  # It was only slow.
     monkeypatch.setattr(owner, "BEAT_S", 60.0)

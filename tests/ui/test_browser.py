@@ -12,7 +12,7 @@ import pytest
 
 from sparkdl import models
 from sparkdl.models.watch_files import ResultFiles, folder_of
-from sparkdl.runner import asking
+from sparkdl.runner.control import remote_driver as asking
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.spaces import Float, Space
 from sparkdl.ui import Page, live_runs, serve

@@ -226,7 +226,7 @@ def _described(run: Any) -> dict[str, Any]:
 
 
 def _content(trial: Any) -> str:
-    from sparkdl import storage
+    from sparkdl.files import storage
 
     return storage.read(storage.join(trial.path, trial.outputs["file"])).decode()
 

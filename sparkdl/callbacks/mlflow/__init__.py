@@ -1,4 +1,4 @@
-"""A mirror of runs in MLflow (runs on the driver); needs `pip install 'sparkdl[mlflow]'`."""
+"""A mirror of runs in MLflow (runs on the driver). It needs the extra `mlflow`."""
 
 from sparkdl.callbacks.mlflow.tracker import MLflow
 

@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.callbacks.mlflow.mirror import Mirror, Mirrored
+from sparkdl.files import storage
+from sparkdl.files.layout import ARTIFACTS, ERROR, RunPaths, TrialPaths, is_log
 from sparkdl.runs import Run, Trial
-from sparkdl.runs.layout import RunPaths, TrialPaths
 from sparkdl.runs.lineage import versions_of
-
-__all__ = ["Uploads"]
 
 # The tags that say which files are in MLflow.
 FILES, MODELS = "sparkdl.files", "sparkdl.model."
@@ -45,36 +43,41 @@ class Uploads:
         if self._choice == "best" and has_ended:
             trials = run.pareto
         for trial in trials:
-            known = self._mirror.children.get(trial.number)
+            mirrored = self._mirror.children.get(trial.number)
             # A tag of the attempt, as a trial may run again.
-            if known and trial.state.is_final and known.tags.get(FILES) != str(trial.attempts):
-                self._copy_trial(known, trial)
-                self._mirror.set_tag(known, FILES, str(trial.attempts))
+            if (
+                mirrored
+                and trial.state.is_final
+                and mirrored.tags.get(FILES) != str(trial.attempts)
+            ):
+                self._copy_trial(mirrored, trial)
+                self._mirror.set_tag(mirrored, FILES, str(trial.attempts))
                 yield
         if has_ended and self._choice != "none":
             yield from self._copy_run(run)
             yield from self._copy_models(run)
 
-    def _copy_trial(self, known: Mirrored, trial: Trial) -> None:
+    def _copy_trial(self, mirrored: Mirrored, trial: Trial) -> None:
         paths = TrialPaths(trial.path)
         names = storage.list_names(paths.folder)
-        if "artifacts" in names:
-            self._copy(known, paths.artifacts, None)
+        if ARTIFACTS in names:
+            self._copy(mirrored, paths.artifacts, None)
         for name in names:
-            if name.startswith(("log", "error")) and name.endswith(".txt"):
-                self._copy(known, storage.join(paths.folder, name), None)
+            if is_log(name) or name == ERROR:
+                self._copy(mirrored, storage.join(paths.folder, name), None)
 
     def _copy_run(self, run: Run) -> Iterator[None]:
         """Copy what describes the run; not its program, which is loaded when a run is resumed."""
-        known, mark = self._mirror.parent, f"{run.num_sessions} {run.state}"
-        if known.tags.get(FILES) == mark:
+        mirrored = self._mirror.parent
+        mark = f"{run.num_sessions} {run.state}"
+        if mirrored.tags.get(FILES) == mark:
             return
         paths = RunPaths(run.path)
         for url in (paths.run, paths.environment, paths.report, paths.differences):
             if storage.exists(url):
-                self._copy(known, url, None)
+                self._copy(mirrored, url, None)
                 yield
-        self._mirror.set_tag(known, FILES, mark)
+        self._mirror.set_tag(mirrored, FILES, mark)
 
     # ---- models
 
@@ -82,39 +85,41 @@ class Uploads:
         """Register the versions of models that come from the run, with their files."""
         for folder, record in versions_of(run.path).items():
             # A version of another model may name a run without a trial.
-            known = self._mirror.children.get(record.get("trial", -1), self._mirror.parent)
+            mirrored = self._mirror.children.get(record.get("trial", -1), self._mirror.parent)
             name, number = str(record["name"]), str(record["version"])
-            if f"{MODELS}{name}.{number}" not in known.tags:
-                self._register(run, known, folder, record)
+            if f"{MODELS}{name}.{number}" not in mirrored.tags:
+                self._register(run, mirrored, folder, record)
                 yield
 
-    def _register(self, run: Run, known: Mirrored, folder: str, record: dict[str, Any]) -> None:
+    def _register(self, run: Run, mirrored: Mirrored, folder: str, record: dict[str, Any]) -> None:
         name, number = str(record["name"]), str(record["version"])
         target = f"models/{name}/{number}"
-        self._copy(known, folder, target)
+        self._copy(mirrored, folder, target)
         versions = self._versions(name)
         if not any(tags.get(PATH) == folder for tags in versions):
-            source = f"{self._client.get_run(known.id).info.artifact_uri}/{target}"
+            source = f"{self._client.get_run(mirrored.id).info.artifact_uri}/{target}"
             tags = {VERSION: number, PATH: folder, "sparkdl.run": run.id}
             self._client.create_model_version(
-                name, source, run_id=known.id, tags=tags, await_creation_for=0
+                name, source, run_id=mirrored.id, tags=tags, await_creation_for=0
             )
-        self._mirror.set_tag(known, f"{MODELS}{name}.{number}", folder)
+        self._mirror.set_tag(mirrored, f"{MODELS}{name}.{number}", folder)
 
     def _versions(self, name: str) -> list[dict[str, str]]:
         """Return the tags of the versions of a registered model, which is created if missing."""
         if not self._client.search_registered_models(f"name = '{name}'"):
             self._client.create_registered_model(name)
-        return [dict(known.tags) for known in self._client.search_model_versions(f"name='{name}'")]
+        return [
+            dict(mirrored.tags) for mirrored in self._client.search_model_versions(f"name='{name}'")
+        ]
 
     # ---- one file or folder
 
-    def _copy(self, known: Mirrored, url: str, target: str | None) -> None:
+    def _copy(self, mirrored: Mirrored, url: str, target: str | None) -> None:
         with _local(url) as path:
             if path.is_dir():
-                self._client.log_artifacts(known.id, str(path), target)
+                self._client.log_artifacts(mirrored.id, str(path), target)
             else:
-                self._client.log_artifact(known.id, str(path), target)
+                self._client.log_artifact(mirrored.id, str(path), target)
 
 
 @contextmanager

@@ -17,8 +17,6 @@ from sparkdl.runs import Run, Trial
 from sparkdl.runs.annotations import Annotations
 from sparkdl.runs.history import read_description
 
-__all__ = ["Mirror", "Mirrored"]
-
 # Tags by which the runs of MLflow are found again.
 RUN, CREATED, TRIAL = "sparkdl.run", "sparkdl.created", "sparkdl.trial"
 REPORTS = "sparkdl.reports"
@@ -80,16 +78,16 @@ class Mirror:
     # ---- finding and creating runs of MLflow
 
     def _experiment(self, name: str) -> str:
-        known = self._client.get_experiment_by_name(name)
-        if known is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(name))
             except Exception:
                 # Another run may have created the experiment a moment before.
-                known = self._client.get_experiment_by_name(name)
-                if known is None:
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        return str(known.experiment_id)
+        return str(experiment.experiment_id)
 
     def _find(self) -> Mirrored | None:
         """Read what MLflow has of the run; return its parent run."""
@@ -99,13 +97,13 @@ class Mirror:
             page = self._client.search_runs(
                 [self.experiment_id], condition, max_results=MAX_RUNS, page_token=token
             )
-            for known in page:
+            for run in page:
                 mirrored = Mirrored(
-                    known.info.run_id,
-                    known.info.status,
-                    set(known.data.params),
-                    dict(known.data.metrics),
-                    dict(known.data.tags),
+                    run.info.run_id,
+                    run.info.status,
+                    set(run.data.params),
+                    dict(run.data.metrics),
+                    dict(run.data.tags),
                 )
                 if TRIAL in mirrored.tags:
                     self.children[int(mirrored.tags[TRIAL])] = mirrored
@@ -135,12 +133,12 @@ class Mirror:
         self._update_parent(run)
 
     def _is_done(self, trial: Trial) -> bool:
-        known = self.children.get(trial.number)
+        mirrored = self.children.get(trial.number)
         return (
-            known is not None
+            mirrored is not None
             and trial.state.is_final
-            and known.cursor.attempt >= trial.attempts
-            and known.status == values.STATUS[trial.state]
+            and mirrored.cursor.attempt >= trial.attempts
+            and mirrored.status == values.STATUS[trial.state]
         )
 
     def _update_trial(self, run: Run, trial: Trial) -> None:
@@ -150,18 +148,18 @@ class Mirror:
             tags = {**self._key, TRIAL: str(trial.number), "mlflow.parentRunId": self.parent.id}
             name = f"trial {trial.number}"
             self.children[trial.number] = self._create(name, int(begin * 1000), tags)
-        known = self.children[trial.number]
+        mirrored = self.children[trial.number]
         end = (trial.spans[-1][1] if trial.spans else None) or now
-        reports = new_reports(trial, known.cursor, now)
-        if trial.state.is_final and known.cursor.attempt < trial.attempts:
-            reports.append(_result_of(run, trial, known, reports, end))
+        reports = new_reports(trial, mirrored.cursor, now)
+        if trial.state.is_final and mirrored.cursor.attempt < trial.attempts:
+            reports.append(_result_of(run, trial, mirrored, reports, end))
         tags = values.trial_tags(trial)
-        self._remove_tags(known, values.obsolete_tags(known.tags, tags, False))
-        self._log(known, trial.params, tags, reports)
-        self._set_status(known, values.STATUS[trial.state], end)
+        self._remove_tags(mirrored, values.obsolete_tags(mirrored.tags, tags, False))
+        self._log(mirrored, trial.params, tags, reports)
+        self._set_status(mirrored, values.STATUS[trial.state], end)
 
     def _update_parent(self, run: Run) -> None:
-        known = self.parent
+        mirrored = self.parent
         # Reading the tags and notes of users costs a request.
         known_notes = run.annotations() if run.state.is_final else Annotations()
         tags = values.summary_tags(run, self._description, known_notes)
@@ -172,17 +170,17 @@ class Mirror:
         if best and run.state.is_final:
             name = _metric_of(run)
             value = float(best[0].value or 0.0)
-            if known.metrics.get(name) != value:
+            if mirrored.metrics.get(name) != value:
                 reports.append(Report({name: value}, 0, end))
-        self._remove_tags(known, values.obsolete_tags(known.tags, tags, run.state.is_final))
-        self._log(known, {}, tags, reports)
-        self._set_status(known, values.STATUS[run.state], end)
+        self._remove_tags(mirrored, values.obsolete_tags(mirrored.tags, tags, run.state.is_final))
+        self._log(mirrored, {}, tags, reports)
+        self._set_status(mirrored, values.STATUS[run.state], end)
 
     # ---- writing to MLflow
 
     def _log(
         self,
-        known: Mirrored,
+        mirrored: Mirrored,
         params: Mapping[str, Any],
         tags: Mapping[str, str],
         reports: Sequence[Report],
@@ -194,12 +192,12 @@ class Mirror:
         new_params = [
             Param(names[name], values.text_of(value))
             for name, value in params.items()
-            if names[name] not in known.params
+            if names[name] not in mirrored.params
         ]
         for group in values.batches(new_params, MAX_PARAMS):
             if group:
-                self._client.log_batch(known.id, params=group)
-                known.params |= {param.key for param in group}
+                self._client.log_batch(mirrored.id, params=group)
+                mirrored.params |= {param.key for param in group}
         metric_names = values.names_of(dict.fromkeys(n for r in reports for n in r.metrics))
         points = [
             (Metric(metric_names[name], value, int(report.time * 1000), report.step), report)
@@ -209,36 +207,36 @@ class Mirror:
         groups = [*values.batches(points, MAX_METRICS)]
         for group, following in zip(groups, [*groups[1:], []], strict=True):
             cursor = _cursor_after(group, following, reports)
-            changed = {n: v for n, v in {**tags, **cursor}.items() if known.tags.get(n) != v}
+            changed = {n: v for n, v in {**tags, **cursor}.items() if mirrored.tags.get(n) != v}
             if not (group or changed):
                 continue
             metrics = [metric for metric, _ in group]
             new_tags = [RunTag(name, value) for name, value in changed.items()]
-            self._client.log_batch(known.id, metrics=metrics, tags=new_tags[:MAX_TAGS])
+            self._client.log_batch(mirrored.id, metrics=metrics, tags=new_tags[:MAX_TAGS])
             for more in values.batches(new_tags[MAX_TAGS:], MAX_TAGS):
                 if more:
-                    self._client.log_batch(known.id, tags=more)
-            known.tags |= changed
-            known.metrics |= {metric.key: metric.value for metric in metrics}
+                    self._client.log_batch(mirrored.id, tags=more)
+            mirrored.tags |= changed
+            mirrored.metrics |= {metric.key: metric.value for metric in metrics}
 
-    def set_tag(self, known: Mirrored, name: str, value: str) -> None:
+    def set_tag(self, mirrored: Mirrored, name: str, value: str) -> None:
         """Write a tag of a run of MLflow."""
-        self._client.set_tag(known.id, name, value)
-        known.tags[name] = value
+        self._client.set_tag(mirrored.id, name, value)
+        mirrored.tags[name] = value
 
-    def _remove_tags(self, known: Mirrored, names: Sequence[str]) -> None:
+    def _remove_tags(self, mirrored: Mirrored, names: Sequence[str]) -> None:
         for name in names:
-            self._client.delete_tag(known.id, name)
-            del known.tags[name]
+            self._client.delete_tag(mirrored.id, name)
+            del mirrored.tags[name]
 
-    def _set_status(self, known: Mirrored, status: str, end: float) -> None:
-        if known.status == status:
+    def _set_status(self, mirrored: Mirrored, status: str, end: float) -> None:
+        if mirrored.status == status:
             return
         if status in ("RUNNING", "SCHEDULED"):
-            self._client.update_run(known.id, status=status)
+            self._client.update_run(mirrored.id, status=status)
         else:
-            self._client.set_terminated(known.id, status, int(end * 1000))
-        known.status = status
+            self._client.set_terminated(mirrored.id, status, int(end * 1000))
+        mirrored.status = status
 
 
 def _cursor_after(
@@ -266,18 +264,18 @@ def _metric_of(run: Run) -> str:
 
 
 def _result_of(
-    run: Run, trial: Trial, known: Mirrored, reports: Sequence[Report], end: float
+    run: Run, trial: Trial, mirrored: Mirrored, reports: Sequence[Report], end: float
 ) -> Report:
     """Return the metrics of a trial that has ended, as far as its reports have not told them."""
-    told = {**known.metrics}
+    metrics_there = {**mirrored.metrics}
     for report in reports:
         names = values.names_of(report.metrics)
-        told |= {names[name]: value for name, value in report.metrics.items()}
+        metrics_there |= {names[name]: value for name, value in report.metrics.items()}
     metrics = dict(trial.metrics)
     if trial.value is not None:
         metrics.setdefault(run.metric or "value", trial.value)
     names = values.names_of(metrics)
     # A value that is no number differs from itself.
-    new = {n: v for n, v in metrics.items() if str(told.get(names[n])) != str(float(v))}
-    step = reports[-1].step if reports else known.cursor.step
+    new = {n: v for n, v in metrics.items() if str(metrics_there.get(names[n])) != str(float(v))}
+    step = reports[-1].step if reports else mirrored.cursor.step
     return Report(new, step, end, Cursor(trial.attempts, 0, step))

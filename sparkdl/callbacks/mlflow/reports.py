@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl import storage
-from sparkdl.jsonl import from_json
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json
+from sparkdl.files.layout import TrialPaths
 from sparkdl.runs import Trial
-from sparkdl.runs.layout import TrialPaths
-from sparkdl.runs.trial import merge_attempts
-
-__all__ = ["Cursor", "Report", "new_reports"]
+from sparkdl.runs.attempts import merge_attempts
 
 
 @dataclass(frozen=True, order=True)

@@ -1,6 +1,5 @@
 """Runs on the driver. The callback that mirrors a run in MLflow."""
 
-import importlib.util
 import math
 import os
 import time
@@ -14,10 +13,9 @@ from typing import Any
 from sparkdl.callbacks.callback import Callback
 from sparkdl.callbacks.mlflow import values
 from sparkdl.errors import ConfigError
+from sparkdl.host.optional_packages import require
 from sparkdl.runs import Run
-from sparkdl.runs.redact import MASK, mask_text
-
-__all__ = ["MLflow"]
+from sparkdl.secrets.masks import MASK, mask_text
 
 # The seconds in which a server must answer at all, before MLflow's client asks it for more.
 PROBE_S = 5.0
@@ -46,7 +44,7 @@ class MLflow(Callback):
     is there again or, after the run, with `sparkdl mlflow push RUN` or `push`. Nothing is written
     twice.
 
-    Needs `pip install 'sparkdl[mlflow]'` on the driver.
+    Needs `pip install 'sparkdl-platform[mlflow]'` on the driver.
 
     Args:
         uri: the tracking URI; by default that of MLflow, such as `$MLFLOW_TRACKING_URI`. MLflow
@@ -72,11 +70,7 @@ class MLflow(Callback):
         interval_s: float = 5.0,
         end_timeout_s: float = 60.0,
     ) -> None:
-        if importlib.util.find_spec("mlflow") is None:
-            raise ConfigError(
-                "the package mlflow is not installed on the driver. Install it: "
-                "pip install 'sparkdl[mlflow]'."
-            )
+        require("mlflow", "callbacks.MLflow")
         if artifacts not in ("all", "best", "none"):
             raise ConfigError(f"artifacts is {artifacts!r}; expected 'all', 'best' or 'none'.")
         for name, text in (("uri", uri), ("experiment", experiment)):
@@ -116,10 +110,10 @@ class MLflow(Callback):
             ConfigError: if the URI had credentials, which were not kept.
         """
         callbacks = description.get("callbacks", ())
-        known = [c for c in callbacks if c.get("callback") == MLflow.__name__]
+        configurations = [c for c in callbacks if c.get("callback") == MLflow.__name__]
         names = ("uri", "experiment", "artifacts")
-        kept = {name: known[0][name] for name in names} if known else {}
-        arguments = {**kept, **{n: v for n, v in arguments.items() if v is not None}}
+        settings = {name: configurations[0][name] for name in names} if configurations else {}
+        arguments = {**settings, **{n: v for n, v in arguments.items() if v is not None}}
         if MASK in str(arguments.get("uri")):
             raise ConfigError(
                 f"the URI of the tracking server had credentials, which run {description['id']} "

@@ -6,23 +6,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sparkdl.jsonl import to_json
+from sparkdl.files.jsonl import to_json
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.annotations import Annotations
-from sparkdl.runs.redact import mask_text
-
-__all__ = [
-    "STATUS",
-    "batches",
-    "masked_uri",
-    "names_of",
-    "obsolete_tags",
-    "parent_tags",
-    "started_ms",
-    "summary_tags",
-    "text_of",
-    "trial_tags",
-]
+from sparkdl.secrets.masks import mask_text
 
 T = TypeVar("T")
 
@@ -62,17 +49,17 @@ def names_of(names: Iterable[str]) -> dict[str, str]:
         >>> names_of(["loss", "top@5", "top%5", "../x"])
         {'loss': 'loss', 'top@5': 'top_5', 'top%5': 'top_5_2', '../x': '_/x'}
     """
-    taken: dict[str, str] = {}
+    names_there: dict[str, str] = {}
     for name in names:
         parts = [part for part in _NOT_ALLOWED.sub("_", name).split("/") if part]
         path = "/".join("_" if part.strip(".") == "" else part for part in parts) or "_"
         allowed = path = path[:MAX_NAME]
         number = 1
-        while allowed in taken.values():
+        while allowed in names_there.values():
             number += 1
             allowed = f"{path[: MAX_NAME - 5]}_{number}"
-        taken[name] = allowed
-    return taken
+        names_there[name] = allowed
+    return names_there
 
 
 def text_of(value: Any) -> str:
@@ -138,16 +125,18 @@ def parent_tags(run: Run, description: Mapping[str, Any]) -> dict[str, str]:
     return {name: text_of(value) for name, value in tags.items() if value not in (None, "")}
 
 
-def summary_tags(run: Run, description: Mapping[str, Any], known: Annotations) -> dict[str, str]:
+def summary_tags(
+    run: Run, description: Mapping[str, Any], annotations: Annotations
+) -> dict[str, str]:
     """Return the tags that follow the state of the run, and its tags and notes.
 
     Args:
         run: the run.
         description: the content of `run.json`.
-        known: the tags and notes of users.
+        annotations: the tags and notes of users.
     """
     best = run.top(1) if len(run.objectives) < 2 else []
-    notes = [description.get("description"), *(str(note) for note in known.notes)]
+    notes = [description.get("description"), *(str(note) for note in annotations.notes)]
     tags = {
         "sparkdl.state": str(run.state),
         "sparkdl.reason": run.reason,
@@ -155,8 +144,10 @@ def summary_tags(run: Run, description: Mapping[str, Any], known: Annotations) -
         "sparkdl.best_trial": best[0].number if best else None,
         NOTE: "\n\n".join(note for note in notes if note),
     }
-    own = names_of(tag for tag in known.tags if not tag.startswith(("mlflow.", "sparkdl.")))
-    tags |= {USER_TAGS: ",".join(own.values()), **dict.fromkeys(own.values(), "true")}
+    user_tags = names_of(
+        tag for tag in annotations.tags if not tag.startswith(("mlflow.", "sparkdl."))
+    )
+    tags |= {USER_TAGS: ",".join(user_tags.values()), **dict.fromkeys(user_tags.values(), "true")}
     return {name: text_of(value) for name, value in tags.items() if value not in (None, "")}
 
 

@@ -11,11 +11,8 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark import TaskContext
-
-from sparkdl import storage
 from sparkdl.cluster.executor_name import this_executor
 from sparkdl.cluster.gang.elastic_seat import ALL_LOST, LEFT_BEHIND, ElasticSeat, post_request
 from sparkdl.cluster.gang.membership import (
@@ -31,11 +28,14 @@ from sparkdl.cluster.gang.supervisor import Supervisor
 from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, classify_failure
 from sparkdl.cluster.plan import Member
-from sparkdl.cluster.trial_task import PER_ATTEMPT, TrialTask
-from sparkdl.rank_files import RankFiles
+from sparkdl.cluster.trial_task import TrialTask
+from sparkdl.files import storage
+from sparkdl.files.layout import PER_ATTEMPT, RANKS, metrics_of
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.runs.states import Failure
 
-__all__ = ["ElasticPolicy"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class ElasticPolicy:
         paths, attempt, rank = task.paths, task.trial.attempt, member.rank
         files = RankFiles(paths.ranks(attempt))
         storage.make_directory(files.url)
-        mine, held, listener = announce(task, member, [task.run.driver], stack)
-        if held:
-            held.close()
+        mine, port_socket, listener = announce(task, member, [task.run.driver], stack)
+        if port_socket:
+            port_socket.close()
         incarnation = _begin(files, mine, rank)
         if not generations(files.look()) and not files.has_numbered("generation", 0):
             if rank == incarnation == 0 and not mine.problem:
-                task.supersede(attempt, PER_ATTEMPT - {"ranks"})
+                task.supersede(attempt, PER_ATTEMPT - {RANKS})
             request = JoinRequest(
                 rank=rank,
                 incarnation=incarnation,
@@ -72,16 +72,18 @@ class ElasticPolicy:
         )
 
     def run(
-        self, task: TrialTask, placement: Placement, batches: Iterable[pa.RecordBatch]
+        self, task: TrialTask, placement: Placement, batches: "Iterable[pa.RecordBatch]"
     ) -> Outcome | None:
         return None
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
     ) -> AbstractContextManager[AssignedGpus]:
+        from pyspark import TaskContext
+
         return assigned_gpus(task.plan, task.run.id, spark_gpus(TaskContext.get()))
 
-    def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
+    def environ(self, task: TrialTask, placement: Placement, gpus: AssignedGpus) -> dict[str, str]:
         return {}  # Groups that frameworks form from such variables do not outlive a lost rank.
 
     def seat(self, task: TrialTask, placement: Placement, folder: Path) -> RingSeat:
@@ -116,7 +118,7 @@ def _copy_earlier_files(placement: Placement, folder: Path) -> None:
     The process that follows appends to these files.
     """
     rank, role = placement.rank, placement.member.role.name
-    metrics = "metrics.jsonl" if rank == 0 else f"metrics-{role}-{rank}.jsonl"
+    metrics = metrics_of(role, rank, is_chief=rank == 0)
     shared = placement.paths.folder
     for name in (placement.member.log, metrics):
         if not (file := folder / name).exists():

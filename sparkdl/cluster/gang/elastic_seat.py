@@ -22,10 +22,8 @@ from sparkdl.cluster.gang.rendezvous import listen
 from sparkdl.cluster.gang.supervisor import COMPLETE
 from sparkdl.cluster.plan import Plan
 from sparkdl.distribute.invitation import PACKET_BYTES, Endpoint, Invitation, channel
-from sparkdl.polling import Outages
-from sparkdl.rank_files import Listing, RankFiles
-
-__all__ = ["ALL_LOST", "LEFT_BEHIND", "ElasticSeat", "post_request"]
+from sparkdl.files.polling import Outages
+from sparkdl.files.rank_files import Listing, RankFiles
 
 # Reasons for which a process is ended.
 LEFT_BEHIND = "the other ranks went on without it"
@@ -68,8 +66,8 @@ class ElasticSeat(RingSeat):
         # generation that was asked for.
         self._current = -1 if is_late else 0
         self._requested = -1 if is_late else 0
-        self._asked: dict[str, Any] | None = None
-        self._sent: set[str] = set()
+        self._process_request: dict[str, Any] | None = None
+        self._sent_notes: set[str] = set()
         self._poll_s = self._files.poll_s(plan.size)
         self._outages = Outages("list the messages of an elastic gang")
         self._looked_s = 0.0
@@ -87,7 +85,7 @@ class ElasticSeat(RingSeat):
         """Pass on requests of the process and decisions; return the reason to end it, or None."""
         with contextlib.suppress(BlockingIOError, ConnectionResetError):  # The process has ended.
             if packet := self._mine.recv(PACKET_BYTES):
-                self._asked, self._looked_s = json.loads(packet), 0.0
+                self._process_request, self._looked_s = json.loads(packet), 0.0
         if time.monotonic() - self._looked_s < self._poll_s:
             return None
         self._looked_s = time.monotonic()
@@ -96,55 +94,55 @@ class ElasticSeat(RingSeat):
             reason = self._look(self._files.look())
         return reason
 
-    def _look(self, seen: Listing) -> str | None:
-        newest = max(generations(seen), default=max(self._current, 0))
+    def _look(self, listing: Listing) -> str | None:
+        newest = max(generations(listing), default=max(self._current, 0))
         rank, incarnation = self._process
-        begun = incarnations(seen)
-        if begun.get(rank, incarnation) > incarnation:
+        newest_incarnations = incarnations(listing)
+        if newest_incarnations.get(rank, incarnation) > incarnation:
             return REPLACED
-        gone = set(seen.numbered("gone"))
-        if self._process in gone:
+        gone_processes = set(listing.numbered("gone"))
+        if self._process in gone_processes:
             return GIVEN_UP
-        if self._asked:
-            return self._request(seen, newest, self._asked)
+        if self._process_request:
+            return self._request(listing, newest, self._process_request)
         if newest > self._current >= 0:
             return LEFT_BEHIND if read_generation(self._files, newest).members else ALL_LOST
         if self._current < 0:
-            return self._missed(seen, newest)
+            return self._exit_reason(listing, newest)
         following = self._current + 1
-        asking = {(r, inc) for n, r, inc in seen.numbered("here") if n == following}
-        if asking and f"alive-{following}" not in self._sent:
+        asking = {(r, inc) for n, r, inc in listing.numbered("here") if n == following}
+        if asking and f"alive-{following}" not in self._sent_notes:
             self._files.post_numbered("alive", following, rank, incarnation)
-            self._sent.add(f"alive-{following}")
-        if asking - self._members - gone:
+            self._sent_notes.add(f"alive-{following}")
+        if asking - self._members - gone_processes:
             self._notify("waiting")
-        is_lost = any(begun.get(r, inc) > inc for r, inc in self._members)
-        if is_lost or self._members & (asking | gone):
+        is_lost = any(newest_incarnations.get(r, inc) > inc for r, inc in self._members)
+        if is_lost or self._members & (asking | gone_processes):
             self._notify("off")
         return None
 
-    def _request(self, seen: Listing, newest: int, asked: Mapping[str, Any]) -> str | None:
+    def _request(self, listing: Listing, newest: int, request: Mapping[str, Any]) -> str | None:
         """Ask for the ring that the process asked for; invite the process when it is formed."""
-        at = asked["generation"]
+        at = request["generation"]
         if self._requested <= at or self._requested < 0:
-            wanted = at + 1 if at >= 0 else newest + 1
-            post_request(self._files, wanted, self._join_request(asked))
-            self._requested = wanted
+            number = at + 1 if at >= 0 else newest + 1
+            post_request(self._files, number, self._join_request(request))
+            self._requested = number
         if newest < self._requested:
-            return self._missed(seen, newest) if self._current < 0 else None
-        formed = read_generation(self._files, self._requested)
-        if self._process not in formed.processes:
+            return self._exit_reason(listing, newest) if self._current < 0 else None
+        generation = read_generation(self._files, self._requested)
+        if self._process not in generation.processes:
             self._requested = -1  # A process that comes late asks for the next ring then.
-            if not formed.members:
+            if not generation.members:
                 return ALL_LOST
             return None if self._current < 0 else LEFT_BEHIND
         self._current = self._requested
-        self._members = formed.processes
-        self._asked = None
-        self._invite(formed)
+        self._members = generation.processes
+        self._process_request = None
+        self._invite(generation)
         return None
 
-    def _join_request(self, asked: Mapping[str, Any]) -> JoinRequest:
+    def _join_request(self, request: Mapping[str, Any]) -> JoinRequest:
         self._listener = self._listener or listen(self._peer.address)
         rank, incarnation = self._process
         return JoinRequest(
@@ -153,13 +151,13 @@ class ElasticSeat(RingSeat):
             address=self._peer.address,
             port=self._listener.getsockname()[1],
             node=self._peer.node,
-            between_steps=asked["is_calm"],
-            has_state=asked["has_state"],
+            between_steps=request["is_calm"],
+            has_state=request["has_state"],
             executor=this_executor(),
         )
 
-    def _invite(self, formed: Generation) -> None:
-        members = formed.members
+    def _invite(self, generation: Generation) -> None:
+        members = generation.members
         invitation = Invitation(
             [member.rank for member in members].index(self._process[0]),
             [Endpoint(member.address, member.port, member.node) for member in members],
@@ -168,29 +166,29 @@ class ElasticSeat(RingSeat):
             join_s=self._plan.start_timeout_s,
             timeout_s=self._plan.collective_timeout_s,
             members=[member.rank for member in members],
-            is_calm=formed.between_steps,
+            is_calm=generation.between_steps,
         )
         listener, self._listener = self._listener, None
         if listener:
             with contextlib.suppress(BrokenPipeError):  # The process has just died.
                 invitation.send(self._mine, listener)
 
-    def _missed(self, seen: Listing, newest: int) -> str | None:
+    def _exit_reason(self, listing: Listing, newest: int) -> str | None:
         """Return the reason to end a process that the others did not wait for; None to wait."""
-        done, begun = seen.ranks("done"), incarnations(seen)
+        done_ranks, newest_incarnations = listing.ranks("done"), incarnations(listing)
         members = read_generation(self._files, newest).members
         if not members:
             return ALL_LOST
-        current = [m for m in members if begun.get(m.rank, 0) <= m.incarnation]
-        if any(member.rank not in done for member in current):
+        current = [m for m in members if newest_incarnations.get(m.rank, 0) <= m.incarnation]
+        if any(member.rank not in done_ranks for member in current):
             return None
         # The chief has the result of the run: without it, all begin again from the checkpoint.
         return COMPLETE if self._files.has_posted(members[0].rank, "done") else ALL_LOST
 
     def _notify(self, event: str) -> None:
         """Tell the process about its ring, once for each ring."""
-        if f"{event}-{self._current}" not in self._sent:
-            self._sent.add(f"{event}-{self._current}")
+        if f"{event}-{self._current}" not in self._sent_notes:
+            self._sent_notes.add(f"{event}-{self._current}")
             with contextlib.suppress(OSError):
                 message = {"what": event, "generation": self._current}
                 self._mine.send(json.dumps(message).encode())

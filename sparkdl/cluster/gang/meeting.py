@@ -24,16 +24,16 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from pyspark import BarrierTaskContext
-
-from sparkdl import storage
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.plan import Member
-from sparkdl.polling import Outages
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import storage
+from sparkdl.files.polling import Outages
+from sparkdl.files.rank_files import RankFiles
 
-__all__ = ["FileMeeting", "meet"]
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
 
 # Messages of the meeting: `0.open`, then `<rank>.here` of the others, then `0.met`.
 OPEN, HERE, MET = "open", "here", "met"
@@ -50,7 +50,7 @@ MAX_READS_PER_S = 2000
 
 
 def meet(
-    context: BarrierTaskContext,
+    context: "BarrierTaskContext",
     mine: Peer,
     rank: int,
     members: Sequence[Member],
@@ -95,7 +95,7 @@ def _peers(records: Sequence[str]) -> list[Peer]:
     return [Peer(**json.loads(record)) for record in records]
 
 
-def _gather(context: BarrierTaskContext, record: str) -> "Future[list[str]]":
+def _gather(context: "BarrierTaskContext", record: str) -> "Future[list[str]]":
     """Call `allGather` in a thread, which ends with the call."""
     future: Future[list[str]] = Future()
 
@@ -155,7 +155,7 @@ class FileMeeting:
             self._post(OPEN, self._entry)
             self._is_open = True
         self._entries |= self._entered()
-        if self._missing:
+        if self._missing_ranks:
             return None
         entries = [self._entries[rank] for rank in range(self._size)]
         self._post(MET, json.dumps(entries))
@@ -174,13 +174,15 @@ class FileMeeting:
 
     def _entered(self) -> dict[int, list[str]]:
         """Return the entries of the missing ranks that have entered this meeting."""
-        heres = {rank: json.loads(text) for rank, text in self._read(self._missing, HERE).items()}
+        heres = {
+            rank: json.loads(text) for rank, text in self._read(self._missing_ranks, HERE).items()
+        }
         return {
             rank: entry for rank, (opening, *entry) in heres.items() if opening == self._opening
         }
 
     @property
-    def _missing(self) -> list[int]:
+    def _missing_ranks(self) -> list[int]:
         return [rank for rank in range(self._size) if rank not in self._entries]
 
     def pause_s(self, waited_s: float) -> float:
@@ -189,7 +191,7 @@ class FileMeeting:
         Args:
             waited_s: seconds for which this rank has waited.
         """
-        reads = len(self._missing) if self._rank == 0 else self._size
+        reads = len(self._missing_ranks) if self._rank == 0 else self._size
         pause_s = min(max(waited_s * POLL_SHARE, MIN_POLL_S), MAX_POLL_S)
         return max(pause_s, reads / MAX_READS_PER_S)
 
@@ -198,7 +200,7 @@ class FileMeeting:
         if not self._opening:
             return [0]  # The others enter after it.
         entered = {0, *self._entered()}
-        return [rank for rank in self._missing if rank not in entered]
+        return [rank for rank in self._missing_ranks if rank not in entered]
 
     def _post(self, topic: str, text: str) -> None:
         data = text.encode()

@@ -13,17 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from sparkdl.rank_files import Listing, RankFiles
-
-__all__ = [
-    "Generation",
-    "JoinRequest",
-    "Membership",
-    "generations",
-    "incarnations",
-    "newest_incarnation",
-    "read_generation",
-]
+from sparkdl.files.rank_files import Listing, RankFiles
 
 # A process that posts nothing for this long, while others wait for its rank, is taken for lost; on
 # network filesystems and in stores it gets longer, see `RankFiles.patience_s`.
@@ -73,9 +63,9 @@ class Generation:
         return {(member.rank, member.incarnation) for member in self.members}
 
 
-def incarnations(seen: Listing) -> dict[int, int]:
+def incarnations(listing: Listing) -> dict[int, int]:
     """Return the newest incarnation of each rank."""
-    return dict(seen.numbered("began"))  # type: ignore[arg-type]
+    return dict(listing.numbered("began"))  # type: ignore[arg-type]
 
 
 def newest_incarnation(files: RankFiles, rank: int) -> int:
@@ -90,9 +80,9 @@ def newest_incarnation(files: RankFiles, rank: int) -> int:
     return newest
 
 
-def generations(seen: Listing) -> list[int]:
+def generations(listing: Listing) -> list[int]:
     """Return the numbers of the rings that the driver has decided on."""
-    return [number for (number,) in seen.numbered("generation")]
+    return [number for (number,) in listing.numbered("generation")]
 
 
 def read_generation(files: RankFiles, number: int) -> Generation:
@@ -127,28 +117,30 @@ class Membership:
         self._members: dict[int, int] = {}
         self._executor_ids = executor_ids
         self._executors: dict[tuple[int, int], str | None] = {}
-        self._gone: set[tuple[int, int]] = set()
+        self._gone_processes: set[tuple[int, int]] = set()
         # Some launchers of executors give them another name on the command line than Spark knows.
-        self._known: set[str] = set()
+        self._executor_ids_so_far: set[str] = set()
         self._waiting_since: float | None = None
 
     def look(self) -> None:
         """Decide on the next ring, if all that is needed is known."""
-        seen = self._files.look()
-        newest = incarnations(seen)
+        listing = self._files.look()
+        newest = incarnations(listing)
         number = self._number + 1
-        asking = {(r, i) for n, r, i in seen.numbered("here") if n == number}
+        asking = {(r, i) for n, r, i in listing.numbered("here") if n == number}
         asking = {(rank, inc) for rank, inc in asking if newest.get(rank) == inc}
         if number == 0:
             if len(asking) == self._size:
                 self._publish(self._requests(number, asking))
             return
-        ended = seen.ranks("done") | seen.ranks("failed")
+        ended_ranks = listing.ranks("done") | listing.ranks("failed")
         self._note_lost(number, asking)
-        asking -= self._gone
+        asking -= self._gone_processes
         members = {(r, inc) for r, inc in self._members.items() if newest.get(r) == inc}
-        members = {member for member in members - self._gone if member[0] not in ended}
-        if not members and not ended and self._members and not self._have_ended():
+        members = {
+            member for member in members - self._gone_processes if member[0] not in ended_ranks
+        }
+        if not members and not ended_ranks and self._members and not self._have_ended():
             self._publish([])  # No process is left that has the state.
             return
         present, missing = members & asking, members - asking
@@ -180,12 +172,14 @@ class Membership:
             return
         if new := asking - self._executors.keys():
             self._executors |= _executors_of(self._requests(number, new))
-        self._known.update(executors)
-        gone = self._known - set(executors)
-        lost = {process for process, executor in self._executors.items() if executor in gone}
-        for process in lost - self._gone:
+        self._executor_ids_so_far.update(executors)
+        gone_executors = self._executor_ids_so_far - set(executors)
+        lost_processes = {
+            process for process, executor in self._executors.items() if executor in gone_executors
+        }
+        for process in lost_processes - self._gone_processes:
             self._files.post_numbered("gone", *process)
-            self._gone.add(process)
+            self._gone_processes.add(process)
 
     def _have_ended(self) -> bool:
         """Return True if a rank of the last ring has ended by itself."""
@@ -198,12 +192,14 @@ class Membership:
 
     def _requests(self, number: int, processes: set[tuple[int, int]]) -> list[JoinRequest]:
         """Return the requests of processes for a ring, by rank, with one look at the store."""
-        asked = [(number, rank, incarnation) for rank, incarnation in sorted(processes)]
-        return [JoinRequest(**json.loads(d)) for d in self._files.read_all_numbered("here", asked)]
+        messages = [(number, rank, incarnation) for rank, incarnation in sorted(processes)]
+        return [
+            JoinRequest(**json.loads(d)) for d in self._files.read_all_numbered("here", messages)
+        ]
 
     def _publish(self, requests: Sequence[JoinRequest]) -> None:
         number = self._number + 1
-        self._known.update(self._executor_ids() or ())
+        self._executor_ids_so_far.update(self._executor_ids() or ())
         record = {
             "members": [asdict(request) for request in requests],
             "between_steps": all(request.between_steps for request in requests),

@@ -8,10 +8,8 @@ from typing import Any
 
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.plan import Member
-from sparkdl.rank_files import RankFiles
-from sparkdl.runs.layout import TrialPaths
-
-__all__ = ["Placement", "RingSeat"]
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.rank_files import RankFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +21,7 @@ class Placement:
         attempt: the number of the attempt.
         peers: all ranks of the gang, by rank.
         paths: the files of the trial.
-        held: a socket bound to the rank's port, on which no process listens yet.
+        port_socket: a socket bound to the rank's port, on which no process listens yet.
         listener: a socket that listens for the ring; None for a rank outside the ring.
     """
 
@@ -31,7 +29,7 @@ class Placement:
     attempt: int
     peers: Sequence[Peer]
     paths: TrialPaths
-    held: socket.socket | None = None
+    port_socket: socket.socket | None = None
     listener: socket.socket | None = None
 
     @property

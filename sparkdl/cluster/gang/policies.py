@@ -6,23 +6,22 @@ policy of this module is that of a gang in a barrier stage; `elastic_policy` has
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-from pyspark import BarrierTaskContext, TaskContext
-
-from sparkdl import checkpoints, storage
-from sparkdl.cluster.environ import gang_variables, horovod_variables
+from sparkdl import checkpoints
+from sparkdl.cluster.environ import gang_variables, horovod_variables, interface_variables
 from sparkdl.cluster.gang.meeting import meet
 from sparkdl.cluster.gang.placement import Placement, RingSeat
 from sparkdl.cluster.gang.rendezvous import (
     Peer,
     hold_port,
+    interface_of,
     listen,
     local_places,
     own_address,
@@ -31,23 +30,16 @@ from sparkdl.cluster.gang.supervisor import Supervisor
 from sparkdl.cluster.gpus.assignment import AssignedGpus, assigned_gpus, no_gpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit
 from sparkdl.cluster.plan import Member
-from sparkdl.cluster.process.training_process import warm
+from sparkdl.cluster.process.server_connection import warm
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.distribute.invitation import Endpoint, Invitation, channel
-from sparkdl.os_processes import this_node
-from sparkdl.polling import retry
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import storage
+from sparkdl.files.polling import retry
+from sparkdl.files.rank_files import RankFiles
+from sparkdl.host.os_processes import this_node
 
-__all__ = [
-    "SHARES_PORT",
-    "BarrierPolicy",
-    "RankPolicy",
-    "announce",
-    "barrier_hosts",
-    "framework_variables",
-    "invite_to_ring",
-    "share_gpus",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The servers of these frameworks can listen on a port that the task goes on holding. For others
 # the task releases the port just before they start.
@@ -62,7 +54,7 @@ class RankPolicy(Protocol):
         ...
 
     def run(
-        self, task: TrialTask, placement: Placement, batches: Iterable[pa.RecordBatch]
+        self, task: TrialTask, placement: Placement, batches: "Iterable[pa.RecordBatch]"
     ) -> Outcome | None:
         """Run the rank in a way of its own, or return None to start its training process."""
         ...
@@ -73,7 +65,7 @@ class RankPolicy(Protocol):
         """Reserve the GPUs of the training process."""
         ...
 
-    def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
+    def environ(self, task: TrialTask, placement: Placement, gpus: AssignedGpus) -> dict[str, str]:
         """Return the variables by which the training processes find each other."""
         ...
 
@@ -95,7 +87,9 @@ class BarrierPolicy:
     """A gang in a barrier stage: all ranks start together, and end together when one is lost."""
 
     def meet(self, task: TrialTask, member: Member, stack: ExitStack) -> Placement:
-        mine, held, listener = announce(task, member, barrier_hosts(), stack)
+        from pyspark import BarrierTaskContext
+
+        mine, port_socket, listener = announce(task, member, barrier_hosts(), stack)
         paths, attempt = task.paths, task.trial.attempt
         if member.rank == 0 and not mine.problem:
             # Before the other ranks learn of this attempt and begin to write.
@@ -106,29 +100,31 @@ class BarrierPolicy:
         members, files = task.plan.members, RankFiles(paths.ranks(attempt))
         secret = task.trial.secret
         peers = meet(BarrierTaskContext.get(), mine, member.rank, members, files, secret)
-        if held and task.plan.framework not in SHARES_PORT:
-            held.close()
+        if port_socket and task.plan.framework not in SHARES_PORT:
+            port_socket.close()
         return Placement(
             member=member,
             attempt=attempt,
             peers=peers,
             paths=paths,
-            held=held,
+            port_socket=port_socket,
             listener=listener,
         )
 
     def run(
-        self, task: TrialTask, placement: Placement, batches: Iterable[pa.RecordBatch]
+        self, task: TrialTask, placement: Placement, batches: "Iterable[pa.RecordBatch]"
     ) -> Outcome | None:
         return None
 
     def gpus(
         self, task: TrialTask, placement: Placement, supervisor: Supervisor
     ) -> AbstractContextManager[AssignedGpus]:
+        from pyspark import TaskContext
+
         return share_gpus(task, placement, supervisor, spark_gpus(TaskContext.get()))
 
-    def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
-        return framework_variables(task, placement)
+    def environ(self, task: TrialTask, placement: Placement, gpus: AssignedGpus) -> dict[str, str]:
+        return framework_variables(task, placement, gpus)
 
     def seat(self, task: TrialTask, placement: Placement, folder: Path) -> RingSeat:
         return RingSeat(invite_to_ring(task, placement))
@@ -144,6 +140,8 @@ class BarrierPolicy:
 
 def barrier_hosts() -> list[str]:
     """Return the hosts of all tasks of this barrier stage, as Spark knows them."""
+    from pyspark import BarrierTaskContext
+
     return [info.address for info in BarrierTaskContext.get().getTaskInfos()]
 
 
@@ -165,10 +163,10 @@ def announce(
     plan = task.plan
     problem = task.check()
     host = socket.gethostname()
-    newest, held, listener, address = None, None, None, ""
+    newest, port_socket, listener, address = None, None, None, ""
     try:
         address = own_address(plan.interface, hosts)
-        held = stack.enter_context(hold_port(address))
+        port_socket = stack.enter_context(hold_port(address))
         if member.rank in plan.ring:
             listener = stack.enter_context(listen(address))
     except (OSError, ValueError) as exc:
@@ -182,14 +180,14 @@ def announce(
         newest = latest.number if latest else None
     mine = Peer(
         address=address,
-        port=held.getsockname()[1] if held else 0,
+        port=port_socket.getsockname()[1] if port_socket else 0,
         host=host,
         node=this_node(),
         ring_port=listener.getsockname()[1] if listener else 0,
         problem=problem,
         checkpoint=newest,
     )
-    return mine, held, listener
+    return mine, port_socket, listener
 
 
 def share_gpus(
@@ -211,14 +209,22 @@ def share_gpus(
     return assigned_gpus(task.plan, task.run.id, addresses, local, supervisor.peer_failed)
 
 
-def framework_variables(task: TrialTask, placement: Placement) -> dict[str, str]:
+def framework_variables(
+    task: TrialTask, placement: Placement, gpus: AssignedGpus
+) -> dict[str, str]:
     """Return the variables by which the processes of a framework find each other."""
-    endpoints = [peer.endpoint for peer in placement.peers]
-    local = local_places(placement.peers, placement.rank)
-    rank = placement.rank
-    variables = gang_variables(task.plan.framework, task.plan.members, endpoints, rank, local)
+    plan, peers, rank = task.plan, placement.peers, placement.rank
+    endpoints = [peer.endpoint for peer in peers]
+    variables = gang_variables(plan.members, endpoints, rank, task.run.id, placement.attempt)
+    interface = interface_of(peers[rank].address)
+    of_interface = interface_variables(interface, is_chosen=plan.interface is not None)
+    user_variables = {**os.environ, **plan.env}
+    variables |= {name: value for name, value in of_interface.items() if name not in user_variables}
     if placement.member.role.has_horovod_variables:
-        variables |= horovod_variables([peer.node for peer in placement.peers], rank, local)
+        # A rank that sees its own GPUs only is alone on its host: `gpus[hvd.local_rank()]`.
+        nodes = [f"{number}" if gpus.are_own else peer.node for number, peer in enumerate(peers)]
+        local = (0, 1) if gpus.are_own else local_places(peers, rank)
+        variables |= horovod_variables(nodes, rank, local)
     return variables
 
 

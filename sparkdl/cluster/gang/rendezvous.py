@@ -10,15 +10,7 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-__all__ = [
-    "Peer",
-    "deadline",
-    "hold_port",
-    "listen",
-    "local_places",
-    "own_address",
-]
+from pathlib import Path
 
 _SIOCGIFADDR = 0x8915  # netdevice(7)
 
@@ -102,15 +94,15 @@ def hold_port(address: str) -> socket.socket:
     Raises:
         OSError: if the address is not one of this host.
     """
-    held = socket.socket(_family(address), socket.SOCK_STREAM)
+    port_socket = socket.socket(_family(address), socket.SOCK_STREAM)
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.bind((address, 0))
+        port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port_socket.bind((address, 0))
     except OSError:
-        held.close()
+        port_socket.close()
         raise
-    return held
+    return port_socket
 
 
 def listen(address: str) -> socket.socket:
@@ -143,14 +135,14 @@ def own_address(interface: str | None, hosts: Iterable[str]) -> str:
     if interface:
         return interface if _is_address(interface) else _address_of(interface)
     names = list(dict.fromkeys(_name_of(host) for host in hosts))
-    local = _resolved(os.environ.get("SPARK_LOCAL_IP", ""))
+    local = _ip_of(os.environ.get("SPARK_LOCAL_IP", ""))
     if local and not ipaddress.ip_address(local).is_unspecified:
-        others = [name for name in names if not _is_here(name)] if _is_loopback(local) else []
-        if others:
+        other_hosts = [name for name in names if not _is_here(name)] if _is_loopback(local) else []
+        if other_hosts:
             raise ValueError(
                 f"SPARK_LOCAL_IP is {os.environ['SPARK_LOCAL_IP']} on host {socket.gethostname()}, "
                 "an address that only this host can reach, and the gang has processes on "
-                f"{', '.join(others)}. Unset SPARK_LOCAL_IP there"
+                f"{', '.join(other_hosts)}. Unset SPARK_LOCAL_IP there"
             )
         return local
     for name in names:
@@ -184,7 +176,7 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _resolved(host: str) -> str | None:
+def _ip_of(host: str) -> str | None:
     """Return the IP address of a host; None if the host is empty or unknown here."""
     if not host or _is_address(host):
         return host or None
@@ -196,7 +188,7 @@ def _resolved(host: str) -> str | None:
 
 def _is_here(host: str) -> bool:
     """Return True if a name or address is one of this host, or is unknown here."""
-    address = _resolved(host)
+    address = _ip_of(host)
     if address is None or _is_loopback(address):
         return True
     with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:
@@ -220,6 +212,31 @@ def _address_of(interface: str) -> str:
                 "one that all executors have."
             ) from exc
     return socket.inet_ntoa(answer[20:24])
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface of this host that has an address; None if none has it.
+
+    Example:
+        >>> interface_of("127.0.0.1")
+        'lo'
+    """
+    if ":" in address:
+        return _interface_of_ipv6(ipaddress.IPv6Address(address.partition("%")[0]))
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(ValueError):
+            if _address_of(name) == address:
+                return name
+    return None
+
+
+def _interface_of_ipv6(address: ipaddress.IPv6Address) -> str | None:
+    with contextlib.suppress(OSError):  # A host without IPv6 has no such file, see proc(5).
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            words = line.split()
+            if bytes.fromhex(words[0]) == address.packed:
+                return words[-1]
+    return None
 
 
 def _address_towards(host: str) -> str | None:

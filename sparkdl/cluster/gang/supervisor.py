@@ -10,10 +10,8 @@ from pathlib import Path
 
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.process.training_process import TrainingProcess
-from sparkdl.polling import Outages
-from sparkdl.rank_files import Listing, RankFiles
-
-__all__ = ["COMPLETE", "DEADLINE", "PEER_FAILED", "Supervisor"]
+from sparkdl.files.polling import Outages
+from sparkdl.files.rank_files import Listing, RankFiles
 
 # After another rank has failed, a process gets this long to exit and report its own error.
 FOLLOW_UP_GRACE_S = 1.0
@@ -47,7 +45,7 @@ class Supervisor:
         self._failed_reports = Outages("tell the other ranks about this one")
         self._looked_s = 0.0
         self._reported_s = 0.0
-        self._seen = Listing()
+        self._listing = Listing()
         self._since: dict[str, float] = {}
         self._times: dict[str, float] = {}
         self._posted: set[str] = set()
@@ -94,17 +92,17 @@ class Supervisor:
     def peer_failed(self) -> bool:
         """Return True if another rank has failed, as of the last look."""
         self._look()
-        return bool(self.others("failed"))
+        return bool(self.others_with("failed"))
 
-    def others(self, topic: str) -> set[int]:
+    def others_with(self, topic: str) -> set[int]:
         """Return the other ranks that have posted a topic, as of the last look."""
-        return self._seen.ranks(topic) - {self._rank}
+        return self._listing.ranks(topic) - {self._rank}
 
     def _look(self) -> None:
         if time.monotonic() - self._looked_s > self._poll_s:
             self._looked_s = time.monotonic()
             with self._outages.tolerated():
-                self._seen = self._files.look()
+                self._listing = self._files.look()
 
     def _elapsed(self, event: str) -> float:
         """Return the seconds since the first call for this event."""
@@ -114,7 +112,7 @@ class Supervisor:
         if self._plan.ends_by_order or self._role.must_return:
             return None
         required = {m.rank for m in self._plan.members if m.role.must_return}
-        if not required <= self.others("done"):
+        if not required <= self.others_with("done"):
             return None
         return COMPLETE if self._elapsed("complete") >= self._role.grace_s else None
 
@@ -133,15 +131,15 @@ class Supervisor:
         if self._elapsed("join") <= limit_s:
             return None
         absent = self._absent()
-        others = absent or "the other ranks"
+        others_with = absent or "the other ranks"
         return (
-            f"{DEADLINE}: timed out after {limit_s:g} s waiting for {others} to call "
+            f"{DEADLINE}: timed out after {limit_s:g} s waiting for {others_with} to call "
             "distribute.strategy() or a collective. Every rank must call it"
         )
 
     def _absent(self) -> str:
         """Return the ranks of the same role that have not begun to join."""
-        joining = self.others("joining") | {self._rank}
+        joining = self.others_with("joining") | {self._rank}
         members = [m for m in self._plan.members if m.role.name == self._role.name]
         absent = [m for m in members if m.rank not in joining]
         with self._outages.tolerated():

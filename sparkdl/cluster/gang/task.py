@@ -12,12 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-from pyspark import TaskContext
-
-from sparkdl import attempts, checkpoints, storage
+from sparkdl import checkpoints
 from sparkdl.cluster.driver_watch import DriverWatch
 from sparkdl.cluster.feeding import exhaust, feed_sockets, feeding
 from sparkdl.cluster.gang.placement import Placement, RingSeat
@@ -28,9 +25,10 @@ from sparkdl.cluster.gpus.assignment import AssignedGpus
 from sparkdl.cluster.gpus.locks import DevicesTakenError
 from sparkdl.cluster.outcome import Outcome, ProcessExit, RankInfo, Status
 from sparkdl.cluster.plan import Member
-from sparkdl.cluster.preflight import spare_collector
-from sparkdl.cluster.process.training_process import TrainingProcess
+from sparkdl.cluster.process.training_process import PreloadError, TrainingProcess
 from sparkdl.cluster.process.trial_folder import local_folder
+from sparkdl.cluster.python_worker import spare_collector
+from sparkdl.cluster.repeated_process import is_repeated, without_preload
 from sparkdl.cluster.spark_errors import STORE_FAILED
 from sparkdl.cluster.task_outcome import (
     outcome_row,
@@ -41,14 +39,16 @@ from sparkdl.cluster.task_outcome import (
 )
 from sparkdl.cluster.trial_task import TrialTask
 from sparkdl.data.dataframe.sender import RowSender
-from sparkdl.jsonl import to_json
-from sparkdl.polling import poll_s, retry
-from sparkdl.rank_files import RankFiles
-from sparkdl.runs.layout import TrialPaths
+from sparkdl.files import attempts, storage
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import METRICS, TrialPaths
+from sparkdl.files.polling import poll_s, retry
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.runs.machine import describe
 from sparkdl.runs.states import Failure
 
-__all__ = ["RankTask", "failed_outcome", "identified", "run_rank", "supervise_rank"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A server is started again each time it is killed, unless it dies at once this many times.
 SHORT_LIFE_S = 5.0
@@ -71,8 +71,10 @@ class RankTask:
     task: TrialTask
     policy: RankPolicy
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Run the rank and yield its outcome as one row of `OUTCOME_SCHEMA`."""
+        from pyspark import TaskContext
+
         if self.task.feed is None:
             exhaust(batches)
         spare_collector()
@@ -84,7 +86,7 @@ def run_rank(
     task: TrialTask,
     policy: RankPolicy,
     member: Member,
-    batches: Iterable[pa.RecordBatch] = (),
+    batches: "Iterable[pa.RecordBatch]" = (),
 ) -> Outcome:
     """Meet the other ranks, run the training process of a rank, return its outcome.
 
@@ -131,7 +133,7 @@ def failed_outcome(error: str, failure: Failure) -> Outcome:
 
 
 def _train_rank(
-    task: TrialTask, policy: RankPolicy, placement: Placement, batches: Iterable[pa.RecordBatch]
+    task: TrialTask, policy: RankPolicy, placement: Placement, batches: "Iterable[pa.RecordBatch]"
 ) -> Outcome:
     files = local_folder(placement.paths, placement.attempt, task.plan.size, task.at_once)
     with files as folder, feeding(task.feed, batches, placement.rank) as feeder:
@@ -164,9 +166,9 @@ def supervise_rank(
         if placement.rank == 0:
             task.begin(placement.attempt, _places(task, placement))
         with policy.gpus(task, placement, supervisor) as gpus:
-            end = _run_processes(task, policy, placement, folder, gpus, supervisor, feeder)
+            end, note = _run_processes(task, policy, placement, folder, gpus, supervisor, feeder)
             end = with_feed_error(end, feeder)
-    except (DevicesTakenError, ValueError, OSError) as exc:
+    except (DevicesTakenError, PreloadError, ValueError, OSError) as exc:
         error = f"{type(exc).__name__}: {exc}"
         _tell(functools.partial(supervisor.post, "failed"), f"{placement.member}: {error}")
         # A fault of the host's devices stays; a server or a store may come back.
@@ -174,7 +176,7 @@ def supervise_rank(
         failure = Failure.GPU if isinstance(exc, DevicesTakenError) else failure
         failure = Failure.DEADLINE if isinstance(exc, TimeoutError) else failure
         return failed_outcome(error, failure)
-    return _conclude(task, placement, folder, end, supervisor)
+    return with_note(_conclude(task, placement, folder, end, supervisor), note)
 
 
 def _places(task: TrialTask, placement: Placement) -> dict[str, Any]:
@@ -195,16 +197,17 @@ def _run_processes(
     gpus: AssignedGpus,
     supervisor: Supervisor,
     feeder: RowSender | None,
-) -> ProcessExit:
+) -> tuple[ProcessExit, str | None]:
+    """Return the exit of the last process of the rank, and a remark on an earlier one, if any."""
     member, plan = placement.member, task.plan
-    me = _context(task, placement)
-    gpus = replace(gpus, environ={**gpus.environ, **policy.environ(task, placement)})
+    me = {**_context(task, placement), "owns_gpus": gpus.are_own}
+    gpus = replace(gpus, environ={**gpus.environ, **policy.environ(task, placement, gpus)})
     limit_s = None if member.role.runs_server else plan.trial_timeout_s
     fence_s = poll_s(placement.paths.folder, remote_s=max(FENCE_S, plan.size / 10))
     fence = attempts.Fence(placement.paths.folder, placement.attempt, fence_s)
-    short_lives, driver_watch = 0, task.driver_watch()
+    short_lives, driver_watch, note = 0, task.driver_watch(), None
     while True:
-        begun = time.monotonic()
+        begin_s = time.monotonic()
         with policy.seat(task, placement, folder) as seat:
             if "checkpoint" not in {**me, **seat.me}:
                 me["checkpoint"] = _checkpoint(task, placement, folder)
@@ -219,9 +222,13 @@ def _run_processes(
                 supervisor.began(process.pid)
                 watch = functools.partial(_watch, seat, supervisor, fence, driver_watch, process)
                 end = process.wait(limit_s, watch)
-        short_lives = short_lives + 1 if time.monotonic() - begun < SHORT_LIFE_S else 0
+        if is_repeated(end, task.start, feeder, folder / METRICS):
+            start, note = without_preload(end, task.start, folder / member.log)
+            task = replace(task, start=start)
+            continue
+        short_lives = short_lives + 1 if time.monotonic() - begin_s < SHORT_LIFE_S else 0
         if short_lives == MAX_SHORT_LIVES or not policy.restarts(task, placement, end):
-            return end
+            return end, note
 
 
 def _watch(

@@ -19,17 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkdl.os_processes import process_start
-
-__all__ = [
-    "DevicesTakenError",
-    "LockedDevices",
-    "held_devices",
-    "hold_shared_device",
-    "locked_devices",
-    "release_shared_devices",
-    "released_devices",
-]
+from sparkdl.host.os_processes import process_start
 
 # Fixed, since the locks are shared by all users of the host, whatever TMPDIR their jobs have.
 FOLDER = Path("/tmp/sparkdl-gpus")
@@ -60,7 +50,7 @@ def locked_devices(
     count: int,
     holder: str,
     timeout_s: float | None = None,
-    ended: Callable[[], bool] = lambda: False,
+    has_ended: Callable[[], bool] = lambda: False,
 ) -> Iterator[LockedDevices]:
     """Hold the locks of some devices; yield the devices.
 
@@ -71,7 +61,7 @@ def locked_devices(
         count: the number of devices to take; all are taken at once, or none.
         holder: the name of the holder, for the error messages of other runs.
         timeout_s: seconds to wait for other runs; None waits until they have ended.
-        ended: called while waiting; returns True if waiting has become pointless.
+        has_ended: called while waiting; returns True if waiting has become pointless.
 
     Raises:
         DevicesTakenError: if there are too few devices, or other runs hold them.
@@ -84,17 +74,17 @@ def locked_devices(
         )
     release_shared_devices()
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    with _folder() as folder, contextlib.ExitStack() as held:
-        while len((taken := _take(folder, candidates, count, holder, held)).names) < count:
-            held.close()
-            if ended() or (until is not None and time.monotonic() > until):
+    with _folder() as folder, contextlib.ExitStack() as locks:
+        while len((devices := _take(folder, candidates, count, holder, locks)).names) < count:
+            locks.close()
+            if has_ended() or (until is not None and time.monotonic() > until):
                 raise DevicesTakenError(
                     f"{count} GPUs were asked for, and of {', '.join(candidates)} only "
-                    f"{len(taken.names)} are free; held by {_holders(folder, candidates)}. Wait "
+                    f"{len(devices.names)} are free; held by {_holders(folder, candidates)}. Wait "
                     "for those runs, or lower num_gpus."
                 )
             time.sleep(POLL_S)
-        yield taken
+        yield devices
 
 
 @contextlib.contextmanager
@@ -114,11 +104,11 @@ def released_devices(
     release_shared_devices()
     deadline = time.monotonic() + timeout_s
     locked = LockedDevices(names=list(devices))
-    with _folder() as folder, contextlib.ExitStack() as held:
+    with _folder() as folder, contextlib.ExitStack() as locks:
         for device in devices:
             while True:
                 try:
-                    locked.descriptors.append(_take_one(folder, device, holder, held))
+                    locked.descriptors.append(_take_one(folder, device, holder, locks))
                     break
                 except BlockingIOError:
                     if _has_living_task(_holders(folder, [device])):
@@ -146,7 +136,7 @@ def hold_shared_device(candidates: Sequence[str], holder: str) -> str:
         candidates: the devices to choose from.
         holder: the name of the holder, for the messages of other runs.
     """
-    shared, key = _shared(os.getpid()), tuple(candidates)
+    shared, key = _shared_devices(os.getpid()), tuple(candidates)
     if key not in shared:
         shared[key] = _wait_for_share(candidates, holder)
     return shared[key].names[0]
@@ -154,7 +144,7 @@ def hold_shared_device(candidates: Sequence[str], holder: str) -> str:
 
 def release_shared_devices() -> None:
     """Release the devices that this process has taken by `hold_shared_device`."""
-    shared = _shared(os.getpid())
+    shared = _shared_devices(os.getpid())
     while shared:
         _, devices = shared.popitem()
         for descriptor in devices.descriptors:
@@ -165,7 +155,7 @@ def release_shared_devices() -> None:
 # from. The tasks of a Spark worker have no object in common. The process id is an argument so that
 # a forked process does not release the devices of its parent.
 @functools.lru_cache(maxsize=1)
-def _shared(pid: int) -> dict[tuple[str, ...], LockedDevices]:
+def _shared_devices(pid: int) -> dict[tuple[str, ...], LockedDevices]:
     return {}
 
 
@@ -173,10 +163,10 @@ def _wait_for_share(candidates: Sequence[str], holder: str) -> LockedDevices:
     is_told = False
     with _folder() as folder:
         while True:
-            with contextlib.ExitStack() as held:
-                free = [device for device in candidates if _share(folder, device, held)]
+            with contextlib.ExitStack() as locks:
+                free = [device for device in candidates if _share(folder, device, locks)]
                 if free:
-                    device, seat = _take_seat(folder, free, held)
+                    device, seat = _take_seat(folder, free, locks)
                     return LockedDevices([device], [seat, _keep_shared(folder, device, holder)])
                 if not is_told:
                     _logger.warning(
@@ -188,14 +178,14 @@ def _wait_for_share(candidates: Sequence[str], holder: str) -> LockedDevices:
             time.sleep(POLL_S)
 
 
-def _share(folder: int, device: str, held: contextlib.ExitStack) -> bool:
+def _share(folder: int, device: str, locks: contextlib.ExitStack) -> bool:
     with contextlib.suppress(BlockingIOError):
-        held.enter_context(_locked(folder, _name(device), fcntl.LOCK_SH))
+        locks.enter_context(_locked(folder, _name(device), fcntl.LOCK_SH))
         return True
     return False
 
 
-def _take_seat(folder: int, devices: Sequence[str], held: contextlib.ExitStack) -> tuple[str, int]:
+def _take_seat(folder: int, devices: Sequence[str], locks: contextlib.ExitStack) -> tuple[str, int]:
     """Hold a seat of a device; return the device, and the descriptor that holds the seat.
 
     The seats of a device are numbered. Of all free seats the one with the lowest number is taken,
@@ -204,7 +194,7 @@ def _take_seat(folder: int, devices: Sequence[str], held: contextlib.ExitStack) 
     for number in itertools.count():
         for device in devices:
             with contextlib.suppress(BlockingIOError):
-                seat = held.enter_context(_locked(folder, _name(f"{device}.seat{number}")))
+                seat = locks.enter_context(_locked(folder, _name(f"{device}.seat{number}")))
                 # A copy of the descriptor holds the lock when this one is closed.
                 return device, os.dup(seat)
     raise AssertionError("unreachable")
@@ -227,17 +217,17 @@ def held_devices(devices: Sequence[str]) -> dict[str, str]:
     Args:
         devices: the devices of this host.
     """
-    held: dict[str, str] = {}
+    holders: dict[str, str] = {}
     if not FOLDER.exists():
-        return held
+        return holders
     with _folder() as folder:
         for device in devices:
             try:
                 with _locked(folder, _name(device)):
                     pass
             except BlockingIOError:
-                held[device] = _holders(folder, [device])
-    return held
+                holders[device] = _holders(folder, [device])
+    return holders
 
 
 def _has_living_task(holder: str) -> bool:
@@ -264,25 +254,25 @@ def _folder() -> Iterator[int]:
 
 
 def _take(
-    folder: int, candidates: Sequence[str], count: int, holder: str, held: contextlib.ExitStack
+    folder: int, candidates: Sequence[str], count: int, holder: str, locks: contextlib.ExitStack
 ) -> LockedDevices:
-    taken = LockedDevices()
+    devices = LockedDevices()
     with contextlib.ExitStack() as all_locks:
         try:  # Two runs that take some GPUs each would wait for each other.
             all_locks.enter_context(_locked(folder, _name("all")))
         except BlockingIOError:
-            return taken
+            return devices
         for device in candidates:
-            if len(taken.names) == count:
+            if len(devices.names) == count:
                 break
             with contextlib.suppress(BlockingIOError):
-                taken.descriptors.append(_take_one(folder, device, holder, held))
-                taken.names.append(device)
-    return taken
+                devices.descriptors.append(_take_one(folder, device, holder, locks))
+                devices.names.append(device)
+    return devices
 
 
-def _take_one(folder: int, device: str, holder: str, held: contextlib.ExitStack) -> int:
-    descriptor = held.enter_context(_locked(folder, _name(device)))
+def _take_one(folder: int, device: str, holder: str, locks: contextlib.ExitStack) -> int:
+    descriptor = locks.enter_context(_locked(folder, _name(device)))
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, holder.encode(), 0)
     return descriptor

@@ -7,6 +7,8 @@ JSON when the function has ended.
 
 import atexit
 import contextlib
+import functools
+import importlib
 import io
 import logging
 import os
@@ -18,24 +20,31 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import cloudpickle
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process.framework_errors import error_line
-from sparkdl.cluster.process.outputs import collect_outputs
+from sparkdl.cluster.process.keras_2_programs import keras_2_advice
+from sparkdl.cluster.process.outputs import (
+    collect_outputs,
+    note_of_left_models,
+    save_with_the_chief,
+)
 from sparkdl.cluster.process.seeds import seed_everything
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.data.dataset_report import notes_of_datasets
-from sparkdl.errors import InvalidTrial
-from sparkdl.runs.masked_output import MaskedOutput
-
-__all__ = ["main", "receive", "set_up"]
+from sparkdl.errors import InvalidTrial, MissingPackageError
+from sparkdl.files import storage
+from sparkdl.host.optional_packages import advice_for_missing
+from sparkdl.secrets.masks import mask_value
+from sparkdl.secrets.output import MaskedOutput
+from sparkdl.training import preloaded
 
 # Frames of this package are left out of the top of tracebacks: they only call the function.
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
@@ -104,7 +113,7 @@ def receive(channel: socket.socket) -> dict[str, Any]:
 
 def _run(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     """Call the user's function and return its outcome; an exception is an outcome too."""
-    begun = time.monotonic()
+    begin_s = time.monotonic()
     try:
         outcome = _call(channel, request)
     except InvalidTrial as invalid:
@@ -120,13 +129,22 @@ def _run(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     finally:
         _flush()
     # The disk may have been full, so that the file of the reports lacks the last ones.
-    reported = dict(context.this_reporter().metrics)
-    return replace(outcome, usage=_reporting_times(begun), reported=reported)
+    last_values = dict(context.this_reporter().metrics)
+    return replace(outcome, usage=_reporting_times(begin_s), reported=last_values)
 
 
 def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     install(request["modules"])
+    for name in request.get("loaded", ()):
+        # In the program's own order, which the pickle of its function does not keep.
+        with contextlib.suppress(ImportError):  # The function needs the module, and says so better.
+            importlib.import_module(name)
     function = _function(request["function"])
+    if request.get("preload"):
+        from sparkdl.cluster.process.preload_call import call
+
+        call(request["preload"], is_forked=False)
+    preloaded.take()
     seed_everything(request["context"]["seed"])
     me = context.current()
     if me.role == "evaluator" or (me.strategy == "multi_worker" and me.world_size > 1):
@@ -142,10 +160,13 @@ def _call(channel: socket.socket, request: dict[str, Any]) -> Outcome:
     returned = _returned(function, request["context"]["params"])
     me = context.current()
     if not me.is_chief:
+        save_with_the_chief(returned)
         return Outcome(status=Status.RETURNED)
-    outputs = collect_outputs(returned, request["metrics"], me.folder or ".")
+    masked = functools.partial(mask_value, secrets=request["secrets"])
+    outputs = collect_outputs(returned, request["metrics"], me.folder or ".", masked)
     notes += notes_of_datasets(me.folder or ".")
-    note = "; ".join([*notes, *outputs.notes]) or None
+    notes += [*outputs.notes, *note_of_left_models(outputs, me.folder or ".")]
+    note = "; ".join(notes) or None
     return Outcome(
         status=Status.RETURNED,
         outputs=outputs.values,
@@ -163,10 +184,23 @@ def _returned(function: Callable[..., Any], params: Mapping[str, Any]) -> Any:
     """
     started = os.getpid()
     try:
-        return function(**params)
+        with _commits_finished():
+            return function(**params)
     finally:
         if os.getpid() != started:
             _end_forked(sys.exc_info()[1])
+
+
+@contextlib.contextmanager
+def _commits_finished() -> Iterator[None]:
+    """Wait for the commit that the function leaves behind; an error of the function counts."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            context.this_committer().finish(alone=True)
+        raise
+    context.this_committer().finish()
 
 
 def _end_forked(exc: BaseException | None) -> NoReturn:
@@ -185,10 +219,10 @@ def _end_forked(exc: BaseException | None) -> NoReturn:
     os._exit(code)
 
 
-def _reporting_times(begun: float) -> dict[str, float]:
+def _reporting_times(begin_s: float) -> dict[str, float]:
     """Return the seconds until the first report, and the seconds spent in reports."""
     reporter = context.this_reporter()
-    first_s = reporter.first_s - begun if reporter.first_s else 0.0
+    first_s = reporter.first_s - begin_s if reporter.first_s else 0.0
     return {"first_step_s": round(first_s, 4), "reporting_s": round(reporter.spent_s, 4)}
 
 
@@ -203,9 +237,9 @@ def _function(pickled: bytes | None) -> Callable[..., Any]:
 
 def _is_pruned(exc: BaseException | None) -> bool:
     """Return True for `TrialPruned` of sparkdl or Optuna, and for exceptions raised from one."""
-    seen: set[int] = set()
-    while exc is not None and id(exc) not in seen:
-        seen.add(id(exc))
+    exception_ids: set[int] = set()
+    while exc is not None and id(exc) not in exception_ids:
+        exception_ids.add(id(exc))
         classes = [cls for cls in type(exc).__mro__ if cls.__name__ == "TrialPruned"]
         if any(cls.__module__.startswith(("optuna.", "sparkdl.")) for cls in classes):
             return True
@@ -214,7 +248,9 @@ def _is_pruned(exc: BaseException | None) -> bool:
 
 
 def _failure(exc: BaseException) -> Outcome:
-    text, last, printed = _traceback(exc), error_line(exc), ""
+    text = _traceback(exc)
+    last = error_line(exc)
+    printed = ""
     if remedy := _remedy(exc):
         last, printed = f"{last}. {remedy}", f"\nsparkdl: {remedy}"
     with contextlib.suppress(OSError):  # The disk may be full.
@@ -228,9 +264,13 @@ def _failure(exc: BaseException) -> Outcome:
 
 
 def _remedy(exc: BaseException) -> str | None:
-    """Return advice for a missing file that is where the function would work by default."""
+    """Return advice for a missing package, a file where the function would work, or Keras 2."""
+    is_told = isinstance(exc, MissingPackageError)
+    is_missing = isinstance(exc, ModuleNotFoundError) and not is_told
+    if is_missing and (advice := advice_for_missing(getattr(exc, "name", None) or "")):
+        return advice
     if not isinstance(exc, FileNotFoundError) and type(exc).__name__ != "NotFoundError":
-        return None
+        return keras_2_advice(exc)
     try:
         here, original = Path.cwd(), Path(context.current().original_cwd)
     except FileNotFoundError:  # The function has removed its working directory.

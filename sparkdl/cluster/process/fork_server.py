@@ -13,6 +13,7 @@ Only the standard library is imported here: this module is loaded before any fra
 """
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -24,19 +25,18 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sparkdl.cluster.process.monitor import Wakeup, answer, fork, monitor, remove_folders
 from sparkdl.cluster.process.server_folder import locked, peer, sweep
-from sparkdl.os_processes import (
+from sparkdl.host.os_processes import (
     adopt_orphans,
     in_yarn_container,
     process_start,
     stop_descendants,
 )
-
-__all__ = ["PACKET_BYTES", "main"]
 
 PACKET_BYTES = 1 << 17
 MAX_DESCRIPTORS = 64
@@ -44,6 +44,12 @@ MAX_DESCRIPTORS = 64
 # A server that forked nothing for this long ends. A notebook may ask for many servers, one for each
 # `env=`, and each has a framework in memory.
 IDLE_S = 600.0
+# One that holds the result of a function belongs to one run, and gives its memory back.
+PRELOADED_IDLE_S = 30.0
+# The part of the function's output that the log of a trial gets.
+MAX_OUTPUT_BYTES = 1 << 16
+# The name of the file with the function of `preload=` in the folder of its server.
+FUNCTION = "function"
 # Programs that tidy up temporary folders take a folder that did not change for days as abandoned.
 TOUCH_S = 3600.0
 # An import that hangs, as on a dead mount, ends the server after the time that its task allows, or
@@ -51,6 +57,9 @@ TOUCH_S = 3600.0
 PRELOAD_S = 600
 MARGIN_S = 5
 MAX_ALARM_S = 1 << 30
+# Modules that the server imports after the framework.
+_CALL = "sparkdl.cluster.process.preload_call"
+_STATE = "sparkdl.training.preloaded"
 # After an error, such as too many open files, connections wait for so long.
 PAUSE_S = 1.0
 
@@ -62,14 +71,22 @@ class _Server:
         folder: the folder of the server.
         identity: device and inode of the folder; another server may get a folder of that name.
         listener: the socket in the folder.
+        function: the pickled function of `preload=`, if the server has one.
     """
 
     def __init__(
-        self, folder: Path, identity: tuple[int, int] | None, listener: socket.socket
+        self,
+        folder: Path,
+        identity: tuple[int, int] | None,
+        listener: socket.socket,
+        function: bytes | None = None,
     ) -> None:
         self._folder = folder
         self._identity = identity
         self._listener = listener
+        self._function = function
+        self._application: str | None = None
+        self._idle_s = PRELOADED_IDLE_S if function else IDLE_S
         self._requests: dict[int, Any] = {}  # By the process id of the monitor.
         self._leases: set[tuple[int, int]] = set()
         self._connections: set[socket.socket] = set()
@@ -98,8 +115,10 @@ class _Server:
         if self._requests or self._connections:
             self._busy_s = now
             return False
+        if self._function:
+            self._forget_error()
         self._leases = {lease for lease in self._leases if process_start(lease[0]) == lease[1]}
-        if self._leases and now - self._busy_s < IDLE_S:
+        if self._leases and now - self._busy_s < self._idle_s:
             return False
         with locked(self._folder.parent, wait=False) as mine:
             # A task that is about to connect holds the lock, or is in the queue already.
@@ -164,6 +183,13 @@ class _Server:
         self, connection: socket.socket, request: Any, descriptors: list[int]
     ) -> bool:
         """Do what a task requests; return True if a monitor has taken over the connection."""
+        if "leave" in request:
+            # Another run of the application loads something of its own.
+            is_unused = not self._requests and len(self._connections) == 1
+            if is_unused and request["leave"] == self._application:
+                self._idle_s = 0.0
+            return False
+        self._application = request.get("application")
         if request["lease"]:
             self._leases.add(tuple(request["lease"]))
         _preload(request["preload"], request["path"], request.get("timeout_s"))
@@ -172,9 +198,35 @@ class _Server:
         expected = 2 + len(request["more"]) + request.get("held", 0)
         if len(descriptors) != expected:
             raise OSError(f"{len(descriptors)} descriptors arrived; expected {expected}")
+        if self._function:
+            self._call(connection, self._function, request.get("timeout_s"))
         pid = fork(lambda: self._become_monitor(connection, request, descriptors))
         self._requests[pid] = request
+        if self._function and _preloaded().error is None:
+            _preloaded().output = ""  # All trials that fail have it in their logs.
         return True
+
+    def _call(self, connection: socket.socket, function: bytes, timeout_s: float | None) -> None:
+        """Call the function of `preload=`, unless it was called before."""
+        if _preloaded().is_called:
+            return
+        answer(connection, {"calling": True})
+        log = self._folder / "log.txt"
+        begin = log.stat().st_size
+        faulthandler.enable(2)
+        with _alarm(timeout_s):
+            importlib.import_module(_CALL).call(function, is_forked=True)
+        faulthandler.disable()
+        with log.open("rb") as file:
+            file.seek(max(begin, log.stat().st_size - MAX_OUTPUT_BYTES))
+            _preloaded().output = file.read().decode(errors="replace")
+        gc.collect()
+        gc.freeze()
+
+    def _forget_error(self) -> None:
+        """Let the next attempt call the function again, when all that waited were told."""
+        if _preloaded().error is not None:
+            importlib.import_module(_STATE).forget_error()
 
     def _become_monitor(
         self, connection: socket.socket, request: Any, descriptors: list[int]
@@ -214,18 +266,48 @@ def _readable(sock: socket.socket) -> bool:
 
 def _preload(modules: list[str], path: list[str], timeout_s: float | None) -> None:
     sys.path[:] = path
-    new = [name for name in modules if name not in sys.modules]
-    limit_s = min(timeout_s or PRELOAD_S, MAX_ALARM_S)
-    signal.alarm(MARGIN_S + math.ceil(limit_s))  # The default action is to end.
-    for name in new:
-        try:
-            importlib.import_module(name)
-        except BaseException as exc:  # noqa: BLE001 The import in the program shows it again.
-            print(f"preloading {name}: {exc!r}", file=sys.stderr)
-    signal.alarm(0)
+    new = [name for name in modules if not _is_imported(name)]
+    with _alarm(timeout_s):
+        for name in new:
+            try:
+                _import(name)
+            except BaseException as exc:  # noqa: BLE001 The import in the program shows it again.
+                print(f"preloading {name}: {exc!r}", file=sys.stderr)
     if new:
         gc.collect()
         gc.freeze()  # Memory that children share stays shared.
+
+
+@contextlib.contextmanager
+def _alarm(timeout_s: float | None) -> Iterator[None]:
+    """End this process if the block takes much longer than this number of seconds."""
+    limit_s = min(timeout_s or PRELOAD_S, MAX_ALARM_S)
+    signal.alarm(MARGIN_S + math.ceil(limit_s))  # The default action is to end.
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def _preloaded() -> Any:
+    """Return what the function of `preload=` left in this process."""
+    return importlib.import_module(_STATE).latest()
+
+
+def _is_imported(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    return name in sys.modules or (module in sys.modules and attribute in vars(sys.modules[module]))
+
+
+def _import(name: str) -> None:
+    """Import a module, or the object of a module, as `from transformers import Trainer` does."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        module, _, attribute = name.rpartition(".")
+        if exc.name != name or module not in sys.modules:
+            raise
+        getattr(sys.modules[module], attribute)
 
 
 def main(folder: str) -> None:
@@ -249,4 +331,6 @@ def main(folder: str) -> None:
         os.dup2(log, stream)
     os.close(log)
     adopt_orphans()
-    _Server(Path(folder), identity, listener).serve()
+    given = Path(folder, FUNCTION)
+    function = given.read_bytes() if given.exists() else None
+    _Server(Path(folder), identity, listener, function).serve()

@@ -3,8 +3,6 @@
 import re
 import traceback
 
-__all__ = ["error_line"]
-
 _OPERATION = re.compile(r"\{\{function_node [^}]*\}\} ?")
 # An exception of Python code that TensorFlow called, such as a reader of rows.
 _PYTHON_ERROR = re.compile(r"^(\w+: [^\n]+)(?:\n[^\n]+)*?\nTraceback \(most recent call", re.M)

@@ -12,8 +12,6 @@ import time
 from collections import deque
 from pathlib import Path
 
-__all__ = ["MemoryKills"]
-
 # Seconds before the end of a process in which the count must have risen. A large process takes
 # some seconds to end.
 RECENT_S = 10.0

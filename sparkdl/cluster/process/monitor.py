@@ -10,6 +10,7 @@ Only the standard library is imported here: this module is loaded before any fra
 """
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -27,15 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.cluster.process.memory_kills import MemoryKills
-from sparkdl.os_processes import (
+from sparkdl.host.os_processes import (
     adopt_orphans,
     die_with,
     kill,
     prefer_for_memory_kill,
     stop_descendants,
 )
-
-__all__ = ["Wakeup", "answer", "fork", "monitor", "remove_folders", "remove_temporary"]
 
 # The module that a training process runs, unless the request names another one.
 _CHILD = "sparkdl.cluster.process.child"
@@ -125,8 +124,10 @@ def monitor(connection: socket.socket, request: Mapping[str, Any], received: Seq
     adopt_orphans()
     try:
         _make_temporary(request)
-        own, wakeup = os.getpid(), Wakeup()
-        pid = fork(lambda: _become_child(own, connection, wakeup, request, received))
+        own = os.getpid()
+        wakeup = Wakeup()
+        fault = os.memfd_create("sparkdl-fault")
+        pid = fork(lambda: _become_child(own, connection, wakeup, request, received, fault))
     except OSError as exc:
         remove_folders(request, with_scratch=False)
         answer(connection, {"error": repr(exc)})
@@ -134,7 +135,7 @@ def monitor(connection: socket.socket, request: Mapping[str, Any], received: Seq
     for descriptor in received:
         os.close(descriptor)
     answer(connection, {"pid": pid})
-    watched = _Watched(pid, connection, wakeup, request.get("kept", False))
+    watched = _Watched(pid, connection, wakeup, fault, request.get("kept", False))
     message = watched.wait()
     stop_descendants()
     if message:
@@ -160,9 +161,11 @@ def _become_child(
     wakeup: Wakeup,
     request: Mapping[str, Any],
     received: Sequence[int],
+    fault: int,
 ) -> int:
     os.setsid()
     die_with(parent)
+    faulthandler.enable(fault, all_threads=False)
     prefer_for_memory_kill()
     wakeup.close()
     connection.close()
@@ -187,14 +190,18 @@ class _Watched:
         pid: the process id.
         connection: the connection to the task.
         wakeup: becomes readable when a child of this process ends.
+        fault: the file in which the process leaves a traceback when a fault kills it.
         is_kept: the process goes on without its task.
 
     Attributes:
         is_abandoned: the task is gone.
     """
 
-    def __init__(self, pid: int, connection: socket.socket, wakeup: Wakeup, is_kept: bool) -> None:
+    def __init__(
+        self, pid: int, connection: socket.socket, wakeup: Wakeup, fault: int, is_kept: bool
+    ) -> None:
         self._pid = pid
+        self._fault = fault
         self._connection = connection
         self._wakeup = wakeup
         self._memory_kills = MemoryKills()
@@ -242,4 +249,9 @@ class _Watched:
             "cpu_s": used.ru_utime + used.ru_stime,
             "peak_memory_mb": used.ru_maxrss / 1024,
             "out_of_memory": self._memory_kills.rose(),
+            "fault": self._traceback() if os.WIFSIGNALED(status) else "",
         }
+
+    def _traceback(self) -> str:
+        # Of at most 100 frames; the answer has to fit into a packet.
+        return os.pread(self._fault, 16 << 10, 0).decode(errors="replace")

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from sparkdl.cluster.process.server_folder import locked, peer
 
-__all__ = ["COPY", "IDLE_S", "LEAVE", "MAX_DESCRIPTORS", "main"]
-
 # Seconds without a task after which the copy is removed: the next trial of a run comes sooner.
 IDLE_S = 30.0
 
@@ -81,16 +79,16 @@ class _Holder:
 
     def _read(self, connection: socket.socket) -> bytes:
         try:
-            asked = connection.recv(len(LEAVE))
-            if asked == COPY:
+            message = connection.recv(len(LEAVE))
+            if message == COPY:
                 self._send(connection)
         except OSError:  # The task has ended, or does not read.
-            asked = b""
-        if not asked:
+            message = b""
+        if not message:
             self._selector.unregister(connection)
             self._connections.discard(connection)
             connection.close()
-        return asked
+        return message
 
     def _send(self, connection: socket.socket) -> None:
         number = str(len(self._descriptors)).encode()

@@ -1,4 +1,7 @@
-"""Runs in the training process. Seed random numbers, also of frameworks that are imported later."""
+"""Runs in the training process, and on the driver for `try_one`. Seed random numbers.
+
+Frameworks that the function imports later are seeded, too.
+"""
 
 import contextlib
 import random
@@ -6,9 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkdl.late_imports import after_import, only_here
-
-__all__ = ["seed_everything", "seeded"]
+from sparkdl.host.late_imports import after_import, only_here
 
 
 def seed_everything(seed: int) -> None:

@@ -23,8 +23,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["KEY", "dial", "locked", "peer", "private_folder", "sweep"]
-
 # The lock is held for a moment only, or while a fork server starts; a holder that is stopped must
 # not stop all other tasks of the host with it.
 LOCK_TIMEOUT_S = 60.0
@@ -70,8 +68,8 @@ def locked(folder: Path, wait: bool = True, timeout_s: float = LOCK_TIMEOUT_S) -
         yield False
         return
     try:
-        held = _lock(descriptor, folder, timeout_s if wait else 0.0)
-        yield held and os.fstat(descriptor).st_nlink > 0
+        is_locked = _lock(descriptor, folder, timeout_s if wait else 0.0)
+        yield is_locked and os.fstat(descriptor).st_nlink > 0
     finally:
         os.close(descriptor)
 

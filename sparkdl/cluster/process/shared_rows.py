@@ -33,8 +33,6 @@ from sparkdl.cluster.process.server_folder import dial, locked
 from sparkdl.cluster.spark_errors import NO_COPY
 from sparkdl.data.dataframe.protocol import Feed, RowCopy
 
-__all__ = ["NoCopyError", "SharedRows"]
-
 FOLDER = "sparkdl-rows"
 
 POLL_S = 0.05
@@ -46,7 +44,7 @@ MAX_SHARE = 0.5
 # trial gets its rows from Spark.
 MAX_UNFINISHED = 2
 
-_logger = logging.getLogger("sparkdl.data")
+_logger = logging.getLogger("sparkdl.cluster")
 
 
 class NoCopyError(RuntimeError):
@@ -70,7 +68,7 @@ class SharedRows:
         self._lock = contextlib.ExitStack()
         self._use = contextlib.ExitStack()
         self._max_bytes = 0
-        self._found: RowCopy | None = None
+        self._copy: RowCopy | None = None
         self.is_writing = False
 
     @classmethod
@@ -81,7 +79,7 @@ class SharedRows:
 
     @classmethod
     @contextlib.contextmanager
-    def reserved(cls, feed: Feed) -> "Iterator[SharedRows]":
+    def reserve(cls, feed: Feed) -> "Iterator[SharedRows]":
         """Return the copy of a run, which stays until the block ends.
 
         Raises:
@@ -90,24 +88,24 @@ class SharedRows:
         shared = cls.of(feed)
         if shared is not None:
             with contextlib.suppress(OSError):
-                shared._found = shared._find()
+                shared._copy = shared._find()
         try:
-            if shared is None or shared._found is None:
+            if shared is None or shared._copy is None:
                 raise NoCopyError(f"{NO_COPY} on host {socket.gethostname()}")
             yield shared
         finally:
             if shared is not None:
                 shared.close()
 
-    def wait(self, ended: threading.Event) -> RowCopy | None:
+    def wait(self, end: threading.Event) -> RowCopy | None:
         """Wait until there is a copy, and return it.
 
         Returns:
             None if this task gets its rows from Spark: it is the one that writes, or there will be
             no copy, or it has ended.
         """
-        if self._found:
-            return self._found
+        if self._copy:
+            return self._copy
         try:
             while not self._none.exists():
                 self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -116,7 +114,7 @@ class SharedRows:
                 if self._lock.enter_context(locked(self._folder, wait=False)):
                     return self._find_or_begin()
                 self._lock.close()
-                if ended.wait(POLL_S):
+                if end.wait(POLL_S):
                     break
         except OSError as exc:
             self._lock.close()

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["EXIT_S", "Kill", "TimeLimits"]
-
 # A process that has sent its outcome gets this long for its threads and exit functions.
 EXIT_S = 60.0
 

@@ -1,42 +1,29 @@
 """Runs in a Spark task. Start a training process, wait for its end, receive its outcome."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pickle
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sparkdl.cluster.environ import without_credentials
 from sparkdl.cluster.outcome import Outcome, ProcessExit
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
 from sparkdl.cluster.process.monitor import remove_temporary
-from sparkdl.cluster.process.server_folder import dial, locked, private_folder, sweep
+from sparkdl.cluster.process.server_connection import Start, connect, packet
 from sparkdl.cluster.process.time_limits import Kill, TimeLimits
-from sparkdl.data.dataframe.spool import local_disk
-from sparkdl.os_processes import (
-    in_yarn_container,
-    kill,
-    kill_marked,
-    process_start,
-    process_state,
-    this_node,
-)
-
-__all__ = ["Start", "StartTimeoutError", "TrainingProcess", "connect", "packet", "warm"]
+from sparkdl.host.local_disk import local_disk
+from sparkdl.host.os_processes import kill, kill_marked, process_state
 
 # Seconds between two calls of a watcher.
 WATCH_S = 0.1
@@ -46,120 +33,17 @@ UNKILLABLE_S = 60.0
 # The variable by which all programs that a training process has started can be found.
 MARKER = "SPARKDL_PROCESS"
 
-_NO_USAGE = {"cpu_s": 0.0, "peak_memory_mb": 0.0, "out_of_memory": False}
+# The frames of an import in the traceback of a process that a fault has killed.
+_IMPORTING = "<frozen importlib._bootstrap"
+_NO_USAGE = {"cpu_s": 0.0, "peak_memory_mb": 0.0, "out_of_memory": False, "fault": ""}
 
 
 class StartTimeoutError(TimeoutError):
     """A training process could not be forked in time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """The conditions for a fork: everything that must be in place before it.
-
-    Attributes:
-        application: the Spark application id; its tasks on a host share a fork server.
-        framework: the framework of the program; each framework has a fork server of its own.
-        preload: modules to import before the fork.
-        env: environment variables to set before anything is imported.
-        shared: use the fork server of the host; False starts a server for one process.
-        is_task: the caller is a Spark task, and the fork server lives as long as the executor of
-            that task; False for a process that the fork server has forked itself.
-    """
-
-    application: str
-    framework: str | None = None
-    preload: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    shared: bool = True
-    is_task: bool = True
-
-
-def _server_key(start: Start) -> str:
-    """Return the name of a fork server: by application, host, interpreter and imports.
-
-    Hosts and containers may share the folder of the servers, but a process that is forked on
-    another host would have the network of that host.
-    """
-    parts = [
-        start.application,
-        this_node(),
-        Path("/proc/self/cgroup").read_text(),
-        os.readlink("/proc/self/ns/pid"),
-        # Each container of YARN has a server, as YARN counts the memory of a container.
-        os.getsid(0) if in_yarn_container() else None,
-        sys.executable,
-        start.framework,
-        sorted(start.env.items()),
-        "" if start.shared else uuid.uuid4().hex,
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def connect(start: Start) -> socket.socket:
-    """Connect to the fork server; start it if there is none."""
-    key = _server_key(start)
-    while True:
-        base = private_folder()
-        with locked(base) as held:
-            if not held:
-                continue  # The last server just removed the folder with itself.
-            try:
-                return dial(base / key)
-            except (FileNotFoundError, ConnectionRefusedError):
-                sweep(base)  # Also the folder of a server that was killed.
-                _start_server(base / key, start.env)
-                return dial(base / key)
-
-
-def _start_server(folder: Path, env: Mapping[str, str]) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    # The same modules as in this worker, whatever way they reached it; not the working folder's.
-    start = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
-        f"from sparkdl.cluster.process.fork_server import main; main({str(folder)!r})"
-    )
-    subprocess.run(
-        [sys.executable, "-c", start],
-        # The processes that it forks inherit this, whatever they change in `os.environ`.
-        env={**without_credentials(os.environ, ""), **env},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-
-
-def packet(start: Start, **more: Any) -> bytes:
-    """Return the packet of a request to a fork server."""
-    lease = _lease() if start.shared and start.is_task else None
-    request = {"lease": lease, "preload": start.preload, "path": sys.path, **more}
-    data = json.dumps(request).encode()
-    if len(data) > PACKET_BYTES:
-        raise ValueError(
-            f"sys.path of the executors has {len(sys.path)} entries, {len(data)} bytes; expected "
-            f"at most {PACKET_BYTES} bytes. Put the packages into fewer folders or archives."
-        )
-    return data
-
-
-def _lease() -> tuple[int, int | None]:
-    """Return the process as long as which the fork server lives: Spark's daemon, or the executor.
-
-    Raises:
-        ConnectionError: if that process has died, so that this one is a child of another process.
-    """
-    daemon = os.getppid()
-    # The executor may be the first process of a container; otherwise that is no process of Spark.
-    if daemon == 1 and Path("/proc/1/comm").read_text().strip() != "java":
-        raise ConnectionError("the daemon of Spark's Python workers on this host has died")
-    return daemon, process_start(daemon)
-
-
-def warm(start: Start) -> None:
-    """Let the fork server of this host begin its imports; do not wait for them."""
-    if start.shared:
-        with connect(start) as server:
-            server.send(packet(start, fork=False))
+class PreloadError(RuntimeError):
+    """The process that called the function of `preload=` was killed by it."""
 
 
 class TrainingProcess:
@@ -178,6 +62,7 @@ class TrainingProcess:
     Raises:
         OSError: if the fork server could not be started or is gone.
         StartTimeoutError: if the fork took longer than `timeout_s`.
+        PreloadError: if the function of `preload=` has killed the fork server.
     """
 
     def __init__(
@@ -217,22 +102,31 @@ class TrainingProcess:
                 socket.send_fds(self._server, [packet(start, **request)], passed)
                 undone.pop_all()
         self.pid = self._wait_for_fork(timeout_s)
-        self._send(payload)
+        call = None if start.shared else start.call
+        self._send({**payload, "preload": call and call.pickled})
 
     def _wait_for_fork(self, timeout_s: float | None) -> int:
         self._server.settimeout(timeout_s)
+        is_calling = False
         try:
-            pid: int = self._answer()["pid"]
+            while "pid" not in (answer := self._answer()):
+                is_calling = True
+            pid: int = answer["pid"]
         except TimeoutError as exc:
             self.__exit__()
             raise StartTimeoutError(
                 f"timed out after {timeout_s:g} s while the fork server on this host imported the "
-                "program's modules. Import modules that take longer inside the function, or raise "
-                "SPARKDL_START_TIMEOUT_S"
+                f"program's modules{' and called the function of preload=' * is_calling}. Import "
+                "modules that take longer inside the function, or raise SPARKDL_START_TIMEOUT_S"
             ) from exc
-        except OSError:
+        except OSError as exc:
             self.__exit__()
-            raise
+            if not is_calling:
+                raise
+            raise PreloadError(
+                "the function of preload= killed its process, by a fault in native code or because "
+                "the host has no more memory; the log of the kernel and of the executor tell more"
+            ) from exc
         self._server.settimeout(None)
         return pid
 
@@ -312,9 +206,8 @@ class TrainingProcess:
         due = self._limits.overdue(now)
         if not due and watch and (reason := watch()):
             due = Kill(at=now, stopped=reason)
-        if due and due.remark:
-            _append(self._log, due.remark)
         if due:
+            append_remark(self._log, due.remark)
             kill(self.pid)
         return due
 
@@ -350,13 +243,14 @@ class TrainingProcess:
             f"the process {self.pid} on host {socket.gethostname()} could not be ended within "
             f"{UNKILLABLE_S:g} s; it is in state {state}{waits}"
         )
-        _append(self._log, f"{reason}.")
+        append_remark(self._log, f"{reason}.")
         end = self._exit({**_NO_USAGE, "code": -signal.SIGKILL}, killed)
         return replace(end, unkillable=reason)
 
     def _exit(self, answer: Mapping[str, Any], killed: Kill | None) -> ProcessExit:
         now = time.monotonic()
         started = self.started or now
+        append_remark(self._log, answer["fault"])
         return ProcessExit(
             code=answer["code"],
             outcome=self.outcome,
@@ -365,6 +259,7 @@ class TrainingProcess:
             cpu_s=answer["cpu_s"],
             peak_memory_mb=answer["peak_memory_mb"],
             out_of_memory=answer["out_of_memory"],
+            importing=_IMPORTING in answer["fault"],
             timed_out=bool(killed and killed.timed_out),
             late=bool(killed and killed.late),
             stopped=killed.stopped if killed else None,
@@ -391,6 +286,8 @@ def _temporary_folder(environ: Mapping[str, str]) -> tuple[Path, Path]:
     return Path(tempfile.gettempdir(), name), local_disk()
 
 
-def _append(log: Path, remark: str) -> None:
-    with contextlib.suppress(OSError), log.open("a") as file:
-        file.write(f"sparkdl: {remark}\n")
+def append_remark(log: Path, remark: str | None) -> None:
+    """Write a remark, if there is one, into the log of a training process, if the disk takes it."""
+    if remark:
+        with contextlib.suppress(OSError), log.open("a") as file:
+            file.write(f"sparkdl: {remark}\n")

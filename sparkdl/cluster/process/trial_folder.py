@@ -9,14 +9,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkdl import attempts, resources, storage
-from sparkdl.data.dataframe.spool import local_disk
-from sparkdl.jsonl import read_lines
-from sparkdl.polling import Outages, poll_s, retry, shared_s
-from sparkdl.reporter import ASKS, ORDERS
-from sparkdl.runs.layout import TrialPaths
-
-__all__ = ["WRITE_S", "Mirror", "last_reported", "local_folder"]
+from sparkdl.files import attempts, resources, storage
+from sparkdl.files.jsonl import read_lines
+from sparkdl.files.layout import ASKS, CHECKPOINTS, ORDERS, RANKS, TrialPaths
+from sparkdl.files.polling import Outages, poll_s, retry, shared_s
+from sparkdl.host.local_disk import local_disk
 
 # Seconds between two copies, and between two looks for orders, where few trials run at once.
 MIRROR_S = 5.0
@@ -35,7 +32,7 @@ WRITE_S = 120.0
 
 # Checkpoints are published as a whole when they are committed; ranks write their messages to
 # the store directly; orders come from the store.
-_NOT_MIRRORED = ("checkpoints", "ranks", resources.FOLDER, ORDERS)
+_NOT_MIRRORED = (CHECKPOINTS, RANKS, resources.FOLDER, ORDERS)
 
 
 def last_reported(metrics: str) -> dict[str, float]:

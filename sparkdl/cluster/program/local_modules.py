@@ -20,8 +20,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-__all__ = ["Source", "find", "imported_by", "importing", "install", "is_installed", "local_source"]
-
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 
 
@@ -33,26 +31,41 @@ class Source(NamedTuple):
     is_package: bool
 
 
-def imported_by(name: str, source: Source) -> list[str]:
-    """Return the names that a module imports; some are names of objects inside a module."""
+def imported_by(name: str, source: Source) -> tuple[list[str], list[str]]:
+    """Return the names that a module imports; some are names of objects inside a module.
+
+    Returns:
+        The names that its own import imports, and those that calls of its functions import, in the
+        order of their lines.
+    """
     package = name if source.is_package else name.rpartition(".")[0]
-    names: list[str] = []
+    at_import: list[str] = []
+    in_calls: list[str] = []
     try:
         tree = ast.parse(source.text)
     except SyntaxError:
-        return []  # The import of the module will raise the error.
-    for node in ast.walk(tree):
+        return [], []  # The import of the module will raise the error.
+    pending: list[tuple[ast.AST, list[str]]] = [(tree, at_import)]
+    while pending:
+        node, names = pending.pop()
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                try:
-                    base = importlib.util.resolve_name("." * node.level + base, package)
-                except ImportError:
-                    continue  # It leaves the package. Running the line will raise the error.
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return names
+            names += _imported_from(node, package)
+        is_call = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        names = in_calls if is_call else names
+        pending += [(child, names) for child in reversed(list(ast.iter_child_nodes(node)))]
+    return at_import, in_calls
+
+
+def _imported_from(node: ast.ImportFrom, package: str) -> list[str]:
+    base = node.module or ""
+    if node.level:
+        try:
+            base = importlib.util.resolve_name("." * node.level + base, package)
+        except ImportError:
+            return []  # It leaves the package. Running the line will raise the error.
+    return [base, *(f"{base}.{alias.name}" for alias in node.names)]
 
 
 def find(name: str) -> importlib.machinery.ModuleSpec | None:

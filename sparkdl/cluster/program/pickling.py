@@ -7,13 +7,13 @@ object: in a closure, a global, a default, a container, another function.
 
 import dis
 import io
+import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from sparkdl.pickler import Pickler
-
-__all__ = ["num_bytes", "pickle_function"]
+from sparkdl.cluster.program.preloading import LAZY
+from sparkdl.host.pickler import Pickler
 
 
 class _RecordingPickler(Pickler):
@@ -23,23 +23,25 @@ class _RecordingPickler(Pickler):
         file: the file to write to.
 
     Attributes:
-        modules: the modules that the loading of the pickle imports, and those that are imported
-            inside the functions which the pickle contains as a whole.
+        loaded_modules: the modules that the loading of the pickle imports.
+        modules_in_calls: the modules that are imported inside the functions which the pickle
+            contains as a whole, in the order of their lines; the function itself comes first.
     """
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
-        self.modules: set[str] = set()
+        self.loaded_modules: list[str] = []
+        self.modules_in_calls: list[str] = []
 
     def reducer_override(self, obj: Any) -> Any:
         """Return the reduction of an object; called for all but the simplest builtin types."""
         reduced = super().reducer_override(obj)
         if isinstance(obj, ModuleType):
-            self.modules.add(obj.__name__)
+            self.loaded_modules.append(obj.__name__)
         elif reduced is NotImplemented:
             self._record_reference(obj)
         elif isinstance(obj, FunctionType):
-            self.modules.update(imported_by_code(obj.__code__))
+            self.modules_in_calls += imported_by_code(obj.__code__)
         return reduced
 
     def _record_reference(self, obj: Any) -> None:
@@ -52,14 +54,29 @@ class _RecordingPickler(Pickler):
             return
         module = getattr(obj, "__module__", None) or type(obj).__module__
         if isinstance(module, str):
-            self.modules.add(module)
+            self.loaded_modules.append(module)
 
 
-def pickle_function(function: Callable[..., Any]) -> tuple[bytes, set[str]]:
-    """Return the pickle of a function, and the names of the modules that the function needs.
+class Pickled(NamedTuple):
+    """A pickled function, and the names of the modules that it needs, in the program's order.
 
     Some names are those of objects inside a module, as `from x import name` does not tell the two
     apart.
+
+    Attributes:
+        data: the pickle.
+        loaded_modules: the modules that the loading of the pickle imports, in the order in which
+            this process has imported them.
+        modules_in_calls: the modules that its calls import, in the order of their lines.
+    """
+
+    data: bytes
+    loaded_modules: list[str]
+    modules_in_calls: list[str]
+
+
+def pickle_function(function: Callable[..., Any]) -> Pickled:
+    """Pickle a function.
 
     Raises:
         Exception: whatever the pickling of an object raises.
@@ -67,13 +84,22 @@ def pickle_function(function: Callable[..., Any]) -> tuple[bytes, set[str]]:
     with io.BytesIO() as file:
         pickler = _RecordingPickler(file)
         pickler.dump(function)
-        return file.getvalue(), pickler.modules - {"__main__"}
+        places = {name: place for place, name in enumerate(list(sys.modules))}
+        loaded_modules = {name for name in pickler.loaded_modules if name != "__main__"}
+        in_order = sorted(loaded_modules, key=lambda name: (places.get(name, len(places)), name))
+        return Pickled(file.getvalue(), in_order, list(dict.fromkeys(pickler.modules_in_calls)))
 
 
 def imported_by_code(code: CodeType) -> Iterator[str]:
-    """Yield the modules that the import statements of a function name, inner functions included."""
-    module = ""
+    """Yield the modules that the import statements of a function name, inner functions included.
+
+    Of a package that imports a module when a name is taken from it, the names are yielded too.
+    """
+    module = before = ""
     for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and before in LAZY:
+            yield f"{before}.{step.argval}"
+        before = str(step.argval) if step.opname.startswith("LOAD_") else ""
         if step.opname == "IMPORT_NAME":
             module = str(step.argval)
             yield module

@@ -23,8 +23,6 @@ from sparkdl.data.dataframe.row_exchange import RowExchange
 from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.shard import balance
 
-__all__ = ["BalancedRows", "RowBalance", "SingleRank"]
-
 REMIND_S = 60.0
 
 _logger = logging.getLogger("sparkdl.data")
@@ -148,7 +146,8 @@ class RowBalance:
         """Return the row count of every rank, once all its rows or `max_rows` have arrived."""
         pace, is_first = self._counts.pace, self._me.rank == FIRST
         time.sleep(pace.first_s())
-        reminded_s, earlier = time.monotonic(), None
+        reminded_s = time.monotonic()
+        earlier = None
         while True:
             # Read before the count of rows: no row may arrive between the two.
             is_complete = self._buffer.is_complete

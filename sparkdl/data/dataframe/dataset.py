@@ -23,8 +23,6 @@ from sparkdl.data.readers.chosen_rows import row_tests
 from sparkdl.data.rows import Rows
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["dataset", "received"]
-
 _logger = logging.getLogger("sparkdl.data")
 
 
@@ -95,7 +93,7 @@ def dataset(
     columns = schema.columns(
         buffer.schema, selection.names, ragged=ragged, decode=decode, fill=fill, pad=pad
     )
-    passes = RowPasses(me, buffer, parsed, cache, len(received(me.feed or 0, os.getpid())))
+    passes = RowPasses(me, buffer, parsed, cache, len(received_datasets(me.feed or 0, os.getpid())))
     arrays = Arrays(columns, selection)
     first = passes.first()
     batch_size = parsed.per_worker(me.num_readers)
@@ -139,16 +137,19 @@ def _in_batches(
     def rows_in(next_pass: Any, size: Any, **more: Any) -> Rows:
         # Shuffling copies rows; others are those of the mapped files, which are read again.
         blocks = ArrowBlocks(next_pass, arrays, is_fresh=bool(batches.shuffle))
-        batch_size, counts = batches.per_worker(num_readers), size() if has_length else (None, None)
+        batch_size = batches.per_worker(num_readers)
+        counts = size() if has_length else (None, None)
         more |= {"numbers": passes.numbers, "mapped": mapped}
         return rows_of(name, blocks, batches, batch_size, *counts, **more)
 
     def once() -> Rows:
         return rows_in(functools.partial(passes.next_pass, False), passes.size_without_repeats)
 
-    known = passes if passes.has_state else None
+    resumable = passes if passes.has_state else None
     is_padded = num_readers > 1 and batches.last_batch == "pad"
-    return rows_in(passes.next_pass, passes.size, known=known, once=once if is_padded else None)
+    return rows_in(
+        passes.next_pass, passes.size, resumable=resumable, once=once if is_padded else None
+    )
 
 
 def _row_buffer(me: Context, name: str) -> RowBuffer:
@@ -163,7 +164,7 @@ def _row_buffer(me: Context, name: str) -> RowBuffer:
             "to experiment.allreduce or launch, and call data.dataset in the training function. To "
             "debug the training function by itself, call it under `with data.local(df):`."
         )
-    datasets = received(me.feed, os.getpid())
+    datasets = received_datasets(me.feed, os.getpid())
     if name not in datasets:
         raise ConfigError(
             f"there is no data {name!r}.{suggest(name, list(datasets))} The data= of this run has "
@@ -173,7 +174,7 @@ def _row_buffer(me: Context, name: str) -> RowBuffer:
 
 
 @functools.lru_cache(maxsize=1)
-def received(channel: int, pid: int) -> dict[str, RowBuffer]:
+def received_datasets(channel: int, pid: int) -> dict[str, RowBuffer]:
     """Return the datasets that this process receives, by name; the receiver is created once.
 
     Args:

@@ -22,8 +22,7 @@ from sparkdl.data.dataframe.rdd import RowPacker, schema_of_row
 from sparkdl.data.dataframe.vectors import vectors_to_arrays
 from sparkdl.data.schema import UnsupportedType, arrow_type, column
 from sparkdl.errors import ConfigError
-
-__all__ = ["DataFrameInputs", "session_of"]
+from sparkdl.spark.capabilities import repartition_by_id, unknown_types
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -40,13 +39,14 @@ class DataFrameInputs:
     Attributes:
         frames: the DataFrame of each dataset, by name, with columns that Arrow supports.
         schemas: the Arrow schema in which the rows of each dataset arrive, by name.
-        packed: names of the datasets that are RDDs, packed as Arrow messages in a binary column.
+        packed_names: names of the datasets that are RDDs, whose rows are Arrow messages in a
+            binary column.
         persisted: names of the datasets that the user has persisted.
     """
 
     frames: Mapping[str, DataFrame]
     schemas: Mapping[str, pa.Schema]
-    packed: frozenset[str]
+    packed_names: frozenset[str]
     persisted: frozenset[str] = frozenset()
 
     @classmethod
@@ -66,7 +66,7 @@ class DataFrameInputs:
             raise ConfigError("data={} contains no DataFrame; leave it out or add one.")
         frames: dict[str, DataFrame] = {}
         schemas: dict[str, pa.Schema] = {}
-        packed, persisted = set(), set()
+        packed_names, persisted = set(), set()
         for name, rows in datasets.items():
             _check_name(name)
             if _is_spark_class(rows, "DataFrame"):
@@ -76,13 +76,13 @@ class DataFrameInputs:
             elif _is_spark_class(rows, "RDD"):
                 schemas[name] = schema_of_row(name, _first_row(name, rows))
                 frames[name] = _pack(rows, schemas[name], spark, num_readers)
-                packed.add(name)
+                packed_names.add(name)
             else:
                 raise ConfigError(
                     f"data has a {type(rows).__name__} for {name!r}; expected a Spark DataFrame, "
                     "or an RDD of rows or tuples. For pandas: spark.createDataFrame(frame)."
                 )
-        return cls(frames, schemas, frozenset(packed), frozenset(persisted))
+        return cls(frames, schemas, frozenset(packed_names), frozenset(persisted))
 
     def feed(self, readers: Sequence[int], is_shared: bool = False) -> Feed:
         """Return the description of the datasets that the tasks need.
@@ -94,7 +94,7 @@ class DataFrameInputs:
         """
         schemas = {name: s.serialize().to_pybytes() for name, s in self.schemas.items()}
         key = uuid.uuid4().hex if is_shared else None
-        return Feed(schemas, self.packed, tuple(readers), key)
+        return Feed(schemas, self.packed_names, tuple(readers), key)
 
     def rows(
         self, num_tasks: int, readers: Sequence[int], is_gang: bool, is_read_again: bool = False
@@ -108,7 +108,7 @@ class DataFrameInputs:
             is_read_again: True if several jobs read the rows. Spark then computes each partition
                 once, and keeps the rows on the executors' disks until `release`.
         """
-        joined = self._joined
+        joined = self._union
         if is_read_again and not self.persisted.issuperset(self.frames):
             joined.persist(StorageLevel.DISK_ONLY)
         if not is_gang:
@@ -116,18 +116,18 @@ class DataFrameInputs:
         # A barrier stage does not support coalesce, where a task reads several partitions of the
         # stage before it; the rows are shuffled instead.
         ranks = F.array(*[F.lit(rank) for rank in readers])
-        return joined.repartitionById(num_tasks, ranks[self._place(len(readers))])
+        return repartition_by_id(joined, num_tasks, F.get(ranks, self._place(len(readers))))
 
     def release(self) -> None:
         """Remove the rows that `rows` has kept on the executors' disks."""
         try:
-            if self._joined.storageLevel == StorageLevel.DISK_ONLY:
-                self._joined.unpersist()
+            if self._union.storageLevel == StorageLevel.DISK_ONLY:
+                self._union.unpersist()
         except Exception as exc:  # noqa: BLE001 Spark may have ended, and the copy with it.
             _logger.debug("the copy of the rows was not removed: %s", exc)
 
     @functools.cached_property
-    def _joined(self) -> DataFrame:
+    def _union(self) -> DataFrame:
         """Return a single dataset as it is; join several, each in a column of structs.
 
         A row of one dataset has null in the columns of the others.
@@ -136,10 +136,12 @@ class DataFrameInputs:
             return next(iter(self.frames.values()))
         structs = {name: frame.schema for name, frame in self.frames.items()}
 
-        def spread(own: str) -> DataFrame:
-            return self.frames[own].select(
+        def spread(name_of_frame: str) -> DataFrame:
+            return self.frames[name_of_frame].select(
                 *[
-                    (F.struct("*") if name == own else F.lit(None).cast(struct)).alias(name)
+                    (F.struct("*") if name == name_of_frame else F.lit(None).cast(struct)).alias(
+                        name
+                    )
                     for name, struct in structs.items()
                 ]
             )
@@ -155,10 +157,10 @@ class DataFrameInputs:
         row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
         turn = F.pmod(row + F.spark_partition_id(), F.lit(num_readers)).cast("int")
         is_single = len(self.frames) == 1
-        packed = [
-            F.col("place" if is_single else f"`{name}`.place") for name in sorted(self.packed)
+        packed_names = [
+            F.col("place" if is_single else f"`{name}`.place") for name in sorted(self.packed_names)
         ]
-        return F.coalesce(*packed, turn)
+        return F.coalesce(*packed_names, turn)
 
 
 def session_of(data: Any) -> "SparkSession | None":
@@ -191,6 +193,8 @@ def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schem
     """Return a DataFrame with columns that Arrow supports, and their schema."""
     if frame.isStreaming:
         raise ConfigError(f"data {name!r} is a streaming DataFrame; expected a batch DataFrame.")
+    if unknown := unknown_types(frame):
+        raise _unsupported(name, {key: f"{key!r} is {kind}." for key, kind in unknown.items()})
     repeated = sorted({c for c in frame.columns if frame.columns.count(c) > 1})
     if repeated or not frame.columns:
         problem = f"two columns {repeated[0]!r}" if repeated else "no column"
@@ -203,11 +207,7 @@ def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schem
         except UnsupportedType as exc:
             problems[field.name] = f"{field.name!r} is {field.dataType.simpleString()}. {exc}"
     if problems:
-        drop = ", ".join(map(repr, problems))
-        raise ConfigError(
-            f"data {name!r} has columns that cannot become tensors. If they are not used, pass "
-            f"df.drop({drop}) as data; otherwise cast them:\n- " + "\n- ".join(problems.values())
-        )
+        raise _unsupported(name, problems)
     # Columns are renamed to numbers: mapInArrow does not find a column with a dot in its name.
     numbered = frame.toDF(*[f"c{number}" for number in range(len(fields))])
     columns = [
@@ -217,6 +217,14 @@ def _supported_columns(name: str, frame: DataFrame) -> tuple[DataFrame, pa.Schem
         for own, field in zip(fields, numbered.schema, strict=True)
     ]
     return numbered.select(columns), pa.schema(fields)
+
+
+def _unsupported(name: str, problems: Mapping[str, str]) -> ConfigError:
+    drop = ", ".join(map(repr, problems))
+    return ConfigError(
+        f"data {name!r} has columns that cannot become tensors. If they are not used, pass "
+        f"df.drop({drop}) as data; otherwise cast them:\n- " + "\n- ".join(problems.values())
+    )
 
 
 def _first_row(name: str, rdd: Any) -> Any:

@@ -17,8 +17,6 @@ from sparkdl.data.data_state import DataState
 from sparkdl.data.lanes import MAX_LANES
 from sparkdl.data.shard import balance
 
-__all__ = ["Start", "differences", "order_seed", "pass_order", "rows_left", "used_rows"]
-
 # Rows next to each other in the order of arrival that stay in the same window of a shuffled pass.
 SLICE_ROWS = 256
 
@@ -87,15 +85,15 @@ def used_rows(state: DataState, starts: Mapping[str, Start]) -> Hashes:
     """
     used: Hashes = np.empty(0, np.uint64)
     steps = 0
-    for made in state.rounds:
-        start = starts[made.start]
-        read = _shared(start.lists, rows_left(start.lists, used)) if steps else start.lists
+    for each_round in state.rounds:
+        start = starts[each_round.start]
+        read = _shares(start.lists, rows_left(start.lists, used)) if steps else start.lists
         parts = [used]
         for rank, hashes in enumerate(read):
             seed = order_seed(state.seed, state.epoch, rank, steps)
             order = pass_order(len(hashes), start.windows[rank], seed)
-            parts.append(hashes[order[: made.steps * made.batch_size]])
-        used, steps = np.concatenate(parts), steps + made.steps
+            parts.append(hashes[order[: each_round.steps * each_round.batch_size]])
+        used, steps = np.concatenate(parts), steps + each_round.steps
     return used
 
 
@@ -138,12 +136,12 @@ def differences(before: Sequence[Hashes], now: Sequence[Hashes]) -> tuple[int, i
     return int(rows_left([new], old)[0].sum()), int(rows_left([old], new)[0].sum())
 
 
-def _shared(lists: Sequence[Hashes], masks: Sequence[Mask]) -> list[Hashes]:
+def _shares(lists: Sequence[Hashes], masks: Sequence[Mask]) -> list[Hashes]:
     """Return the hashes of the rows that are left, as the ranks share them equally."""
-    left = [hashes[mask] for hashes, mask in zip(lists, masks, strict=True)]
-    plan = balance([len(hashes) for hashes in left])
-    shares = [[hashes[:keep]] for hashes, keep in zip(left, plan.keeps, strict=True)]
+    rows = [hashes[mask] for hashes, mask in zip(lists, masks, strict=True)]
+    plan = balance([len(hashes) for hashes in rows])
+    shares = [[hashes[:keep]] for hashes, keep in zip(rows, plan.keeps, strict=True)]
     for transfer in plan.transfers:
         if not plan.is_repeated(transfer):
-            shares[transfer.taker].append(left[transfer.giver][transfer.start : transfer.stop])
+            shares[transfer.taker].append(rows[transfer.giver][transfer.start : transfer.stop])
     return [np.concatenate(share) for share in shares]

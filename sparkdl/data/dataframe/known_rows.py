@@ -32,8 +32,6 @@ from sparkdl.data.peer_files import FIRST, PeerFiles
 from sparkdl.data.shard import balance
 from sparkdl.errors import ConfigError
 
-__all__ = ["KnownRows", "Portion"]
-
 
 @dataclass(frozen=True, eq=False)
 class Portion:
@@ -93,8 +91,8 @@ class KnownRows:
         if self._ranks > 1 and self._rank != FIRST:
             PeerFiles(me).post(self._rank, self._topic, json.dumps(asdict(mine)))
         terms = {"data": self._name, "last_batch": last_batch, "shuffle": window_rows}
-        found = agree(Call("state_dict", terms), lambda: self._finish(mine), me)
-        self.start: str = found["start"]
+        answer = agree(Call("state_dict", terms), lambda: self._finish(mine), me)
+        self.start: str = answer["start"]
 
     def _hash(self, num_rows: int, window_rows: int | None) -> tuple[Any, int | None]:
         """Return the hashes of the rows, and the number of rows to shuffle together."""
@@ -117,8 +115,10 @@ class KnownRows:
             others = [rank for rank in range(self._ranks) if rank != FIRST]
             purpose = f"to ask for the state of data {self._buffer.name!r}"
             limit_s = self._me.peer_timeout_s
-            told = PeerFiles(self._me).wait_for(others, self._topic, self._rank, purpose, limit_s)
-            lists |= {rank: RankList(**json.loads(text)) for rank, text in told.items()}
+            messages = PeerFiles(self._me).wait_for(
+                others, self._topic, self._rank, purpose, limit_s
+            )
+            lists |= {rank: RankList(**json.loads(text)) for rank, text in messages.items()}
         return {"start": self._lists.finish([lists[rank] for rank in range(self._ranks)])}
 
     def read(
@@ -141,7 +141,7 @@ class KnownRows:
 
     # ---- the rest of a pass
 
-    def rest(self, state: DataState) -> Portion:
+    def portion_left(self, state: DataState) -> Portion:
         """Return what the steps of a pass have left for this rank; all ranks call it.
 
         Args:
@@ -153,17 +153,17 @@ class KnownRows:
         """
         rest_number = next(self._num_rests)
         terms = {"data": self._name, "state": state.to_dict()}
-        found = agree(Call("load_state_dict", terms), lambda: self._find_left(state), self._me)
-        counts: list[int] = found["counts"]
-        bits = np.frombuffer(b64decode(found["left"][self._rank]), np.uint8)
+        answer = agree(Call("load_state_dict", terms), lambda: self._find_left(state), self._me)
+        counts: list[int] = answer["counts"]
+        bits = np.frombuffer(b64decode(answer["left"][self._rank]), np.uint8)
         num_own = len(self.whole.places)
-        left = np.flatnonzero(np.unpackbits(bits, count=num_own))
+        places_left = np.flatnonzero(np.unpackbits(bits, count=num_own))
         plan, rows = balance(counts, self._last_batch), self.whole.rows
         received: Sequence[pa.RecordBatch] = ()
         repeated: Sequence[pa.RecordBatch] = ()
 
         def read(start: int, stop: int) -> Iterator[pa.RecordBatch]:
-            return rows.ascending(left[start:stop])
+            return rows.ascending(places_left[start:stop])
 
         if self._ranks > 1:
             topic = f"left-{self._name}-{rest_number}"
@@ -172,13 +172,18 @@ class KnownRows:
             received, repeated = exchange.run(plan, read)
         every = rows.followed_by([*received, *repeated])
         end = every.num_rows - len(repeated)
-        places = np.concatenate([left[: plan.keeps[self._rank]], np.arange(rows.num_rows, end)])
+        places = np.concatenate(
+            [places_left[: plan.keeps[self._rank]], np.arange(rows.num_rows, end)]
+        )
         return Portion(every, places, end if repeated else None, sum(counts))
 
     def _find_left(self, state: DataState) -> Pieces:
         """Return the rows of each rank that are left; only the first rank does."""
         now = self._lists.read(self.start)
-        starts = {name: self._lists.read(name) for name in {made.start for made in state.rounds}}
+        starts = {
+            name: self._lists.read(name)
+            for name in {each_round.start for each_round in state.rounds}
+        }
         before = starts[state.rounds[-1].start]
         new, missing = differences(before.lists, now.lists)
         if new or missing:

@@ -25,28 +25,10 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
-__all__ = [
-    "ANSWER",
-    "BATCH",
-    "END",
-    "ERROR",
-    "FREED",
-    "HEADER",
-    "KEPT",
-    "MAX_AHEAD_BYTES",
-    "MAX_TEXT_BYTES",
-    "MIN_AHEAD_MESSAGES",
-    "PART",
-    "RECEIVED",
-    "SCHEMAS",
-    "Feed",
-    "RowCopy",
-    "unpack_schemas",
-]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Kind, number of the dataset, rows, and the place of the message: file, offset and length.
 HEADER = struct.Struct("<HHQIQQ")
@@ -84,8 +66,8 @@ class Feed:
     Attributes:
         schemas: the serialized Arrow schema of each dataset by name; their order numbers the
             datasets.
-        packed: names of the datasets made from RDDs, whose rows are Arrow messages in a binary
-            column.
+        packed_names: names of the datasets made from RDDs, whose rows are Arrow messages in a
+            binary column.
         readers: the ranks that get rows.
         copy_key: a name that no other run has, if the trials of an executor share a copy of the
             rows; None if they do not.
@@ -93,7 +75,7 @@ class Feed:
     """
 
     schemas: Mapping[str, bytes]
-    packed: frozenset[str] = frozenset()
+    packed_names: frozenset[str] = frozenset()
     readers: tuple[int, ...] = (0,)
     copy_key: str | None = None
     is_in_partition: bool = True
@@ -104,8 +86,10 @@ class Feed:
         return json.dumps(texts).encode()
 
 
-def unpack_schemas(body: bytes) -> dict[str, pa.Schema]:
+def unpack_schemas(body: bytes) -> "dict[str, pa.Schema]":
     """Return the schemas by name from the result of `Feed.pack_schemas`."""
+    import pyarrow as pa
+
     return {
         name: pa.ipc.read_schema(pa.py_buffer(b64decode(text)))
         for name, text in json.loads(body).items()

@@ -7,9 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl.data.dataframe.row_buffer import RowBuffer
-from sparkdl.data.shuffle import taken
-
-__all__ = ["RankRows"]
+from sparkdl.data.shuffle import take_in_order
 
 # Rows that are as near to each other are read together, with those between them.
 NEAR_ROWS = 64
@@ -55,7 +53,7 @@ class RankRows:
         """
         for begin in range(0, len(places), chunk_rows):
             ascending, order = np.unique(places[begin : begin + chunk_rows], return_inverse=True)
-            yield from taken(list(self.ascending(ascending)), pa.array(order.ravel()))
+            yield from take_in_order(list(self.ascending(ascending)), pa.array(order.ravel()))
 
     def ascending(self, places: Places) -> Iterator[pa.RecordBatch]:
         """Yield rows by ascending places.
@@ -67,12 +65,13 @@ class RankRows:
         own, others = places[:num_own], places[num_own:] - self._keeps
         for run in np.split(own, np.flatnonzero(np.diff(own) > NEAR_ROWS) + 1):
             if len(run):
-                begin, end = int(run[0]), int(run[-1]) + 1
-                yield from _chosen(self._buffer.read(begin, end), run - begin)
-        yield from _chosen(self._received, others)
+                begin = int(run[0])
+                end = int(run[-1]) + 1
+                yield from _rows_at(self._buffer.read(begin, end), run - begin)
+        yield from _rows_at(self._received, others)
 
 
-def _chosen(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
+def _rows_at(batches: Iterable[pa.RecordBatch], places: Places) -> Iterator[pa.RecordBatch]:
     """Yield rows of batches that follow each other, by ascending places."""
     start = 0
     for batch in batches:

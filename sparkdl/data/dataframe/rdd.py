@@ -10,8 +10,6 @@ import pyarrow as pa
 from sparkdl.data.schema import UnsupportedType, column
 from sparkdl.errors import ConfigError
 
-__all__ = ["RowPacker", "schema_of_row"]
-
 BATCH_ROWS = 1024
 
 

@@ -28,8 +28,6 @@ from sparkdl.data.dataframe.protocol import (
 )
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 
-__all__ = ["Receiver"]
-
 # YARN ends all containers of a host whose disk is fuller than 90 percent: the warning comes before.
 MAX_DISK_USE = 0.8
 

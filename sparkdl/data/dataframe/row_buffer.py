@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["RowBuffer"]
-
 # Mapped pages that were read count as memory of this process until they are released.
 RELEASE_BYTES = 32 << 20
 

@@ -15,8 +15,6 @@ from sparkdl.context import Context
 from sparkdl.data.pace import Pace
 from sparkdl.data.peer_files import FIRST, PeerFiles
 
-__all__ = ["RowCounts", "Summary"]
-
 # Reports that the first rank reads in one look; it goes through the others in its next looks.
 READS_PER_LOOK = 25
 # Ranks that have ended are looked for less often than rows.
@@ -88,7 +86,7 @@ class RowCounts:
         self._reports: dict[int, _Report] = {}
         self._posted: Any = None
         self._num_looks = 0
-        self._unread = deque(rank for rank in range(me.num_readers) if rank != FIRST)
+        self._ranks_to_read = deque(rank for rank in range(me.num_readers) if rank != FIRST)
 
     @property
     def pace(self) -> Pace:
@@ -120,21 +118,25 @@ class RowCounts:
             self._posted = message
 
     def _read_summary(self) -> Summary:
-        ended = self._ended([FIRST])  # Before the message is read: it may be posted in between.
+        returned = self._returned_ranks(
+            [FIRST]
+        )  # Before the message is read: it may be posted in between.
         data = self._files.read([FIRST], self._summary_topic).get(FIRST)
         if not data:
-            return Summary(absent=(FIRST,), refusal=self._early(ended) if ended else None)
+            return Summary(
+                absent=(FIRST,), refusal=self._early_return(returned) if returned else None
+            )
         fields = json.loads(data)
         counts = fields["counts"] and tuple(fields["counts"])
         summary = Summary(**{**fields, "counts": counts, "absent": tuple(fields["absent"])})
-        if ended and not counts and not summary.refusal:
-            return Summary(least=summary.least, refusal=self._early(ended))
+        if returned and not counts and not summary.refusal:
+            return Summary(least=summary.least, refusal=self._early_return(returned))
         return summary
 
     def _summarize(self) -> Summary:
         ranks = range(self._me.num_readers)
         unfinished = [r for r in ranks if r not in self._reports or not self._reports[r].all]
-        ended = self._ended(unfinished)
+        returned = self._returned_ranks(unfinished)
         self._read_reports()
         reports = self._reports
         for rank, report in sorted(reports.items()):
@@ -146,30 +148,35 @@ class RowCounts:
             return Summary(least=least, counts=(self._max_rows,) * len(ranks))
         if not absent and all(report.all for report in reports.values()):
             return Summary(least=least, counts=tuple(reports[rank].rows for rank in ranks))
-        too_early = [rank for rank in ended if rank in absent or not reports[rank].all]
+        too_early = [rank for rank in returned if rank in absent or not reports[rank].all]
         return Summary(
             least=least,
             needs_all=any(r.all and r.rows < (self._max_rows or 0) for r in reports.values()),
             absent=absent,
-            refusal=self._early(too_early) if too_early else None,
+            refusal=self._early_return(too_early) if too_early else None,
         )
 
     def _read_reports(self) -> None:
         """Read the reports that were not read for longest, of ranks that expect more rows."""
-        ranks = [self._unread.popleft() for _ in range(min(len(self._unread), READS_PER_LOOK))]
+        ranks = [
+            self._ranks_to_read.popleft()
+            for _ in range(min(len(self._ranks_to_read), READS_PER_LOOK))
+        ]
         for rank, data in self._files.read(ranks, self._rows_topic).items():
             self._reports[rank] = _Report(**json.loads(data))
-        self._unread += [r for r in ranks if r not in self._reports or not self._reports[r].all]
+        self._ranks_to_read += [
+            r for r in ranks if r not in self._reports or not self._reports[r].all
+        ]
 
-    def _ended(self, ranks: list[int]) -> list[int]:
+    def _returned_ranks(self, ranks: list[int]) -> list[int]:
         """Return those of some ranks that have returned."""
         if (self._num_looks + self._me.rank) % LOOKS_PER_CHECK:  # Not all ranks at once.
             return []
-        return self._files.ended(ranks)
+        return self._files.returned_ranks(ranks)
 
-    def _early(self, ended: list[int]) -> str:
+    def _early_return(self, returned: list[int]) -> str:
         return (
-            f"ranks {ended} returned before they had read their rows of data {self._dataset!r}, "
+            f"ranks {returned} returned before they had read their rows of data {self._dataset!r}, "
             "and other ranks need more rows. Every rank must call data.dataset with the same "
             "arguments, and take the same number of batches."
         )

@@ -7,8 +7,6 @@ import pyarrow as pa
 from sparkdl.data.peer_files import PeerFiles
 from sparkdl.data.shard import Balance, Transfer
 
-__all__ = ["RowExchange"]
-
 
 class RowExchange:
     """The exchange of rows by which ranks come to equal numbers of them.

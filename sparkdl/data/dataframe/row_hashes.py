@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-__all__ = ["row_hashes"]
-
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 # Rows are hashed in parts of this size, whose intermediate results stay in the cache of a core.

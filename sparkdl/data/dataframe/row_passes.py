@@ -23,8 +23,6 @@ from sparkdl.data.shuffle import shuffled
 from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.errors import ConfigError
 
-__all__ = ["RowPasses"]
-
 
 @functools.cache
 def _row_balance(
@@ -78,9 +76,11 @@ class RowPasses(StatefulPasses):
         self._is_reported = False
         is_whole = cache and batches.steps is None and batches.epochs == 1
         self.has_state = is_whole and not (batches.bucket_by or me.is_elastic)
-        self._known: KnownRows | None = None
-        self._rest: tuple[DataState, Portion] | None = None
-        self._left: tuple[DataState, int] | None = None  # The number of rows of the last rest.
+        self._known_rows: KnownRows | None = None
+        self._portion_after: tuple[DataState, Portion] | None = None
+        self._total_after: tuple[DataState, int] | None = (
+            None  # The number of rows of the last rest.
+        )
         self._begun_unknown: set[int] = set()  # Numbers of passes in another order.
 
     def first(self) -> pa.RecordBatch | None:
@@ -98,9 +98,9 @@ class RowPasses(StatefulPasses):
             repeats: False leaves out the row that `pad` repeats.
         """
         number = self.numbers.take()
-        if self._known:
+        if self._known_rows:
             self._begun_unknown.discard(number)
-            return self._in_known_order(self._known, number, repeats)
+            return self._in_known_order(self._known_rows, number, repeats)
         self._begun_unknown.add(number)
         if not self._batches.shuffle:
             return self._in_order(repeats)
@@ -125,7 +125,8 @@ class RowPasses(StatefulPasses):
         begin = int(random.integers(balanced.available - balanced.keeps + 1))
         size = max(min(SLICE_ROWS, self._batches.window_rows // MAX_LANES), 1)
         for place in random.permutation(-(-balanced.keeps // size)).tolist():
-            start, stop = place * size, min((place + 1) * size, balanced.keeps)
+            start = place * size
+            stop = min((place + 1) * size, balanced.keeps)
             yield from self._buffer.read(begin + start, begin + stop)
 
     # ---- the state
@@ -133,44 +134,44 @@ class RowPasses(StatefulPasses):
     @property
     def is_known(self) -> bool:  # type: ignore[override]
         """True if the order of the rows is known."""
-        return self._known is not None
+        return self._known_rows is not None
 
     def prepare(self) -> None:
         """Implement `StatefulPasses.prepare`: wait for all rows, and list them."""
-        if self._known is None:
+        if self._known_rows is None:
             balanced, last_batch = self._balanced(), self._batches.last_batch
-            self._known = _known_rows(self._buffer, balanced, last_batch, self._window_rows)
+            self._known_rows = _known_rows(self._buffer, balanced, last_batch, self._window_rows)
 
     def go_on(self, state: DataState) -> None:
         """Implement `StatefulPasses.go_on`; rows left that were freed are found again."""
-        if self._rest is None:
-            self._left = None
+        if self._portion_after is None:
+            self._total_after = None
         super().go_on(state)
 
     def _in_known_order(
         self, known: KnownRows, number: int, repeats: bool
     ) -> Iterator[pa.RecordBatch]:
         state = self._resumed_at(number)
-        if self._rest and number > self._rest[0].epoch:
-            self._rest = None  # Its places take as much memory as those of all rows.
+        if self._portion_after and number > self._portion_after[0].epoch:
+            self._portion_after = None  # Its places take as much memory as those of all rows.
         seed = order_seed(self._seed, number, self._rank, self.steps_made(number))
         portion = self._portion(state)
         portion = portion if repeats else dataclasses.replace(portion, repeated=None)
         return known.read(portion, seed, self.num_steps(number) * self._batch_size)
 
     def _portion(self, state: DataState | None) -> Portion:
-        if self._known is None:
+        if self._known_rows is None:
             raise RuntimeError("the order of the rows is not known; call prepare first.")
         if state is None:
-            return self._known.whole
-        if self._rest is None or self._rest[0] != state:
-            self._rest = state, self._known.rest(state)
-            self._left = state, self._rest[1].total
-        return self._rest[1]
+            return self._known_rows.whole
+        if self._portion_after is None or self._portion_after[0] != state:
+            self._portion_after = state, self._known_rows.portion_left(state)
+            self._total_after = state, self._portion_after[1].total
+        return self._portion_after[1]
 
     def _num_batches(self, state: DataState | None) -> int:
-        if self._left is not None and self._left[0] == state:
-            rows = self._left[1]
+        if self._total_after is not None and self._total_after[0] == state:
+            rows = self._total_after[1]
         else:
             rows = self._portion(state).total
         return totals(rows, self._ranks, self._batch_size, self._batches.last_batch)[0]
@@ -189,7 +190,7 @@ class RowPasses(StatefulPasses):
 
     @property
     def _start(self) -> str:
-        return self._known.start if self._known else ""
+        return self._known_rows.start if self._known_rows else ""
 
     @property
     def _must_stay(self) -> str:

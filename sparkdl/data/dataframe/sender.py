@@ -6,10 +6,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl.data.dataframe.protocol import (
     ANSWER,
@@ -27,9 +24,11 @@ from sparkdl.data.dataframe.protocol import (
     Feed,
     RowCopy,
 )
-from sparkdl.data.dataframe.spool import Spool, local_disk
+from sparkdl.data.dataframe.spool import Spool
+from sparkdl.host.local_disk import local_disk
 
-__all__ = ["Copies", "RowSender"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Copies(Protocol):
@@ -37,7 +36,7 @@ class Copies(Protocol):
 
     is_writing: bool
 
-    def wait(self, ended: threading.Event) -> RowCopy | None: ...
+    def wait(self, end: threading.Event) -> RowCopy | None: ...
 
     def has_room(self, num_bytes: int) -> bool: ...
 
@@ -69,12 +68,14 @@ class RowSender:
     """
 
     def __init__(
-        self, feed: Feed, batches: Iterable[pa.RecordBatch], copies: Copies | None = None
+        self, feed: Feed, batches: "Iterable[pa.RecordBatch]", copies: Copies | None = None
     ) -> None:
+        import pyarrow as pa
+
         self._feed = feed
         self._batches = batches
         self._copies = copies
-        self._ended = threading.Event()
+        self._end = threading.Event()
         self._names = list(feed.schemas)
         self._schemas = [pa.ipc.read_schema(pa.py_buffer(s)) for s in feed.schemas.values()]
         self._writers = [_Writer(schema) for schema in self._schemas]
@@ -97,7 +98,7 @@ class RowSender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._end.set()
         for end in (self._task_end, self.process_end):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # Wakes a thread that waits for the socket.
@@ -116,7 +117,7 @@ class RowSender:
 
     def _run(self) -> None:
         try:
-            if copy := self._copies and self._copies.wait(self._ended):
+            if copy := self._copies and self._copies.wait(self._end):
                 self._pass_on(copy)
             else:
                 self._send_batches()
@@ -174,12 +175,14 @@ class RowSender:
         """The copy, while this task writes it."""
         return self._copies if self._copies and self._copies.is_writing else None
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _split(self, batch: "pa.RecordBatch") -> "Iterator[tuple[int, pa.RecordBatch]]":
         """Yield the rows of a batch, with the number of their dataset."""
+        import pyarrow as pa
+
         for number, name in enumerate(self._names):
             rows = batch if len(self._names) == 1 else _rows_of(batch, number)
             schema = self._schemas[number]
-            if name in self._feed.packed:
+            if name in self._feed.packed_names:
                 for message in rows.column(rows.num_columns - 1):
                     yield number, pa.ipc.read_record_batch(message.as_buffer(), schema)
             elif rows.num_rows:
@@ -257,7 +260,9 @@ class RowSender:
 class _Writer(io.RawIOBase):
     """Serialize batches as Arrow IPC messages without copying their buffers."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: "pa.Schema") -> None:
+        import pyarrow as pa
+
         super().__init__()
         self._parts: list[pa.Buffer] = []
         self._stream = pa.ipc.new_stream(pa.PythonFile(self, mode="w"), schema)
@@ -271,15 +276,18 @@ class _Writer(io.RawIOBase):
         self._parts.append(part)
         return len(part)
 
-    def parts(self, rows: pa.RecordBatch) -> list[pa.Buffer]:
+    def parts(self, rows: "pa.RecordBatch") -> "list[pa.Buffer]":
         """Return the buffers of the message of one batch."""
         self._parts = []
         self._stream.write_batch(rows)
         return self._parts
 
 
-def _rows_of(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+def _rows_of(batch: "pa.RecordBatch", number: int) -> "pa.RecordBatch":
     """Return the rows of one dataset: the rows whose struct is not null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     structs = batch.column(number)
     if structs.null_count:
         structs = structs.filter(pc.is_valid(structs))
@@ -287,12 +295,14 @@ def _rows_of(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(structs.flatten(), names)
 
 
-def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _cast(rows: "pa.RecordBatch", schema: "pa.Schema") -> "pa.RecordBatch":
     """Return the rows with the types that the training process expects.
 
     Spark's types may differ in their time zone, or in the width of their offsets with
     `spark.sql.execution.arrow.useLargeVarTypes`.
     """
+    import pyarrow as pa
+
     columns = rows.columns
     if rows.schema.types != schema.types:
         columns = [c.cast(kind) for c, kind in zip(columns, schema.types, strict=True)]

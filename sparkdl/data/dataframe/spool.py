@@ -8,10 +8,10 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-__all__ = ["Spool", "local_disk"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Files grow, since a process that keeps all rows holds one mapping and one descriptor per file:
 # 1 TiB is 1064 files. The files are sparse, so that an unused rest takes no disk.
@@ -22,18 +22,6 @@ ALIGNMENT_BYTES = 64  # Recommended for buffers by Arrow's format.
 
 # Maximum number of buffers in one system call, see IOV_MAX in sysconf(3).
 MAX_PARTS = 1024
-
-
-def local_disk() -> Path:
-    """Return the folder for this executor's temporary files, as configured for Spark.
-
-    Without a writable folder of Spark it is the system's folder for temporary files.
-    """
-    for name in ("LOCAL_DIRS", "SPARK_LOCAL_DIRS"):  # YARN; standalone and Kubernetes.
-        for folder in os.environ.get(name, "").split(","):
-            if folder and os.access(folder, os.W_OK):
-                return Path(folder)
-    return Path(tempfile.gettempdir())
 
 
 class _File:

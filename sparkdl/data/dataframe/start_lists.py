@@ -18,16 +18,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from sparkdl import storage
 from sparkdl.context import Context
 from sparkdl.data.dataframe.known_order import Hashes, Start
 from sparkdl.errors import ConfigError
-from sparkdl.identity import LOCAL
-from sparkdl.polling import retry
+from sparkdl.files import storage
+from sparkdl.files.layout import ROWS, TRIALS
+from sparkdl.files.polling import retry
+from sparkdl.training.identity import LOCAL
 
-__all__ = ["RankList", "StartLists"]
-
-FOLDER = "rows"
 # A store may fail for so long before an operation fails.
 PATIENCE_S = 120.0
 
@@ -58,7 +56,7 @@ class StartLists:
 
     def __init__(self, me: Context) -> None:
         self._me = me
-        self._url = storage.join(me.url or me.folder or LOCAL, FOLDER)
+        self._url = storage.join(me.url or me.folder or LOCAL, ROWS)
 
     def write(self, hashes: Hashes, window: int | None) -> RankList:
         """Write the list of this rank.
@@ -95,7 +93,7 @@ class StartLists:
         trial, _, digest = name.partition("/")
         urls = [self._url]
         if self._me.run_path:
-            urls.append(storage.join(self._me.run_path, "trials", trial, FOLDER))
+            urls.append(storage.join(self._me.run_path, TRIALS, trial, ROWS))
         for url in urls:
             try:
                 return _read(url, digest)

@@ -6,8 +6,6 @@ from pyspark.sql import functions as F
 
 from sparkdl.data.ml_vectors import TOO_LARGE, too_large_message
 
-__all__ = ["vectors_to_arrays"]
-
 
 def vectors_to_arrays(vectors: Any, name: str, null_for_errors: bool = False) -> Any:
     """Return a column of dense and sparse vectors as arrays of float32; a null stays null.

@@ -24,16 +24,6 @@ from sparkdl.data.readers.decoded_pieces import DecodedPieces
 from sparkdl.data.shard import Range
 from sparkdl.data.shuffle import shuffled
 
-__all__ = [
-    "ArrowSource",
-    "DerivedSource",
-    "ReadColumns",
-    "Source",
-    "TensorSource",
-    "mixed",
-    "read_ahead",
-]
-
 _logger = logging.getLogger("sparkdl.data")
 
 
@@ -138,11 +128,11 @@ class ArrowSource(Source):
             _logger.info("%s: %s", self.name, text)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            return self.ordered(next_pass(), selection.names)
+            return self.read_pass(next_pass(), selection.names)
 
         return ArrowBlocks(batches, arrays, self.is_fresh)
 
-    def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read_pass(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a pass.
 
         Args:
@@ -232,19 +222,19 @@ def _mixed(current: Pass, read: Read) -> Iterator[pa.RecordBatch]:
 
     lanes = [(rows(lane), _random(lane, current.chunk_rows)) for lane in current.lanes]
     batches = shuffled(lanes, current.chunk_rows, current.chunk_bytes, current.start)
-    left = math.inf if current.stop is None else current.stop - current.start
+    num_left = math.inf if current.stop is None else current.stop - current.start
     with closing(read_ahead(batches)) as ahead:  # type: ignore[type-var]
         for batch in ahead:
-            yield batch.slice(0, min(batch.num_rows, left))
-            left -= batch.num_rows
-            if left <= 0:
+            yield batch.slice(0, min(batch.num_rows, num_left))
+            num_left -= batch.num_rows
+            if num_left <= 0:
                 return
 
 
 def _random(lane: Lane, chunk_rows: int) -> np.random.Generator:
     """Return the source of the order of a lane's rows, after the chunks that are left out."""
     random = np.random.default_rng(lane.seed or 0)
-    for _ in range(lane.skipped // chunk_rows):
+    for _ in range(lane.num_skipped // chunk_rows):
         random.permutation(chunk_rows)
     return random
 

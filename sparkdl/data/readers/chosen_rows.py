@@ -15,8 +15,6 @@ from sparkdl.data.row_split import RowSplit
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
-__all__ = ["ChosenRows", "RowTest", "chosen_rows", "row_tests"]
-
 
 class RowTest(Protocol):
     """A choice of rows by the values of columns."""
@@ -117,17 +115,17 @@ class ChosenRows(DerivedSource):
         self, part: Range, names: Sequence[str], read: ReadColumns
     ) -> Iterator[pa.RecordBatch]:
         """Implement `DerivedSource.derive`; a piece is read from its start."""
-        needed = list(dict.fromkeys([*names, *self._columns]))
+        names_to_read = list(dict.fromkeys([*names, *self._columns]))
         whole = Range(part.piece, 0, self._source.sizes[part.piece])
         position = 0
-        with closing(read([whole], needed)) as batches:  # type: ignore[type-var]
+        with closing(read([whole], names_to_read)) as batches:  # type: ignore[type-var]
             for batch in batches:
-                chosen = batch.filter(pa.array(_mask(self._tests, batch)))
+                passing = batch.filter(pa.array(_mask(self._tests, batch)))
                 start = max(part.start - position, 0)
-                wanted = chosen.slice(start, max(part.stop - position - start, 0))
-                position += chosen.num_rows
-                if wanted.num_rows:
-                    yield wanted.select(list(names))
+                rows = passing.slice(start, max(part.stop - position - start, 0))
+                position += passing.num_rows
+                if rows.num_rows:
+                    yield rows.select(list(names))
                 if position >= part.stop:
                     return
         raise ValueError(

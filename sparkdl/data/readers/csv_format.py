@@ -11,8 +11,6 @@ from pyarrow import csv as arrow_csv
 from sparkdl.data.readers.csv_text import rewritten, without_escapes
 from sparkdl.errors import ConfigError
 
-__all__ = ["BLOCK_BYTES", "CsvFormat", "Types", "parse_types"]
-
 BLOCK_BYTES = 4 << 20
 
 # The escape of Spark, which may be text if none is given.

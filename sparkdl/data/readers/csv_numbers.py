@@ -5,8 +5,6 @@ import math
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["are_whole", "has_rounded", "may_be_rounded"]
-
 _WHOLE = r"^\s*[+-]?[0-9]+\s*$"
 # float64 has all whole numbers of fewer digits.
 _LARGE = r"^\s*[+-]?[0-9]{16,}\s*$"

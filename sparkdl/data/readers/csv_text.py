@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["AmbiguousText", "HasEscapes", "rewritten", "without_escapes"]
-
 CHUNK_BYTES = 1 << 20
 # A value that does not end within this many bytes has no closing quote.
 MAX_VALUE_BYTES = 16 << 20
@@ -88,7 +86,7 @@ def rewritten(
             return inside.replace(char + mark, doubled)
         return escaped.sub(lambda found: doubled if found[1] == mark else found[1], inside)
 
-    def replaced(match: "re.Match[bytes]") -> bytes | None:
+    def replacement(match: "re.Match[bytes]") -> bytes | None:
         """Return what replaces a quoted value or a comment; None for the same."""
         inside = match[1]
         if inside is None:
@@ -99,7 +97,7 @@ def rewritten(
             raise AmbiguousText(_problem(inside, found.start()))
         return mark + unescaped(inside) + match[2]
 
-    return _buffered(_pieces(source, pattern, replaced))
+    return _buffered(_pieces(source, pattern, replacement))
 
 
 def _problem(inside: bytes, position: int) -> str:
@@ -120,19 +118,19 @@ class _Stream(io.RawIOBase):
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._rest = memoryview(b"")
+        self._unread = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._rest:
+        while not self._unread:
             piece = next(self._pieces, None)
             if piece is None:
                 return 0
-            self._rest = memoryview(piece)
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+            self._unread = memoryview(piece)
+        size = min(len(buffer), len(self._unread))
+        buffer[:size], self._unread = self._unread[:size], self._unread[size:]
         return size
 
 
@@ -158,7 +156,7 @@ def _pattern(sep: str, quote: str, escape: str, comment: str | None) -> "re.Patt
 def _pieces(
     source: Any,
     pattern: "re.Pattern[bytes]",
-    replaced: Callable[["re.Match[bytes]"], bytes | None],
+    replacement: Callable[["re.Match[bytes]"], bytes | None],
 ) -> Iterator[bytes]:
     # The text begins with the byte before the first that is not rewritten yet.
     text, is_first, is_last = b"\n", True, False
@@ -167,13 +165,15 @@ def _pieces(
         is_last = not chunk
         text += chunk.removeprefix(codecs.BOM_UTF8) if is_first else chunk
         is_first = False
-        pieces, position, stop = [], 1, len(text)
+        pieces = []
+        position = 1
+        stop = len(text)
         for match in pattern.finditer(text, 1):
             # The next chunk may continue a match.
             if match.end() == len(text) and not is_last:
                 stop = match.start()
                 break
-            new = replaced(match)
+            new = replacement(match)
             if new is not None:
                 pieces += [text[position : match.start()], new]
                 position = match.end()

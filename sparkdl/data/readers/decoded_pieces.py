@@ -18,11 +18,9 @@ from weakref import finalize
 import pyarrow as pa
 from pyarrow import types
 
-from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.lanes import Lane
 from sparkdl.data.shard import Range
-
-__all__ = ["DecodedPieces"]
+from sparkdl.host.local_disk import local_disk
 
 # Bytes of decoded pieces that are kept in memory.
 MEMORY_BYTES = 256 << 20
@@ -98,20 +96,20 @@ class _Decoded:
         self, batches: Iterator[pa.RecordBatch], start: int, cuts: Sequence[int], max_bytes: int
     ) -> None:
         self.memory_bytes = 0
-        kept: list[pa.RecordBatch] = []
-        self._batches: list[pa.RecordBatch] | _BatchFile = kept
+        in_memory: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] | _BatchFile = in_memory
         self._ends: list[int] = []
         for batch in batches:
-            kept.append(batch)
+            in_memory.append(batch)
             self.memory_bytes += batch.get_total_buffer_size()
             if self.memory_bytes > max_bytes:
-                parts = _cut(itertools.chain(kept, batches), start, cuts)
-                self._batches = _BatchFile(self._counted(parts, start))
+                parts = _cut_at(itertools.chain(in_memory, batches), start, cuts)
+                self._batches = _BatchFile(self._with_ends(parts, start))
                 self.memory_bytes = 0
                 return
-        list(self._counted(kept, start))
+        list(self._with_ends(in_memory, start))
 
-    def _counted(self, batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:
+    def _with_ends(self, batches: Iterable[pa.RecordBatch], row: int) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             row += batch.num_rows
             self._ends.append(row)
@@ -126,7 +124,7 @@ class _Decoded:
             start, number = end, number + 1
 
 
-def _cut(
+def _cut_at(
     batches: Iterable[pa.RecordBatch], start: int, cuts: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in batches that also end at `cuts`; the first row is `start`."""

@@ -22,8 +22,6 @@ from sparkdl.data.readers.parquet_pieces import pack_schema, unpack_schema
 from sparkdl.data.readers.paths import Files, Paths, check_names, describe, find, find_again
 from sparkdl.data.shard import Range
 
-__all__ = ["DelimitedSource", "csv", "list_files"]
-
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 _MISSING = re.compile(r"Column (.*) in include_columns does not exist", re.DOTALL)
 
@@ -148,19 +146,19 @@ class _File:
             return replace(self, has_escapes=True)._inspect(csv_format)
 
     def _inspect(self, csv_format: CsvFormat) -> "_Inspected":
-        with self.opened(csv_format) as reader:
+        with self.open(csv_format) as reader:
             schema = reader.schema.remove_metadata()
             names = schema.names  # Decodes them.
-        refused = self._refused(csv_format, schema)
+        refusals = self._refusals(csv_format, schema)
         first = replace(csv_format.of(schema), types=csv_format.types)
-        with self.opened(first, names[:1]) as reader:
+        with self.open(first, names[:1]) as reader:
             rows = sum(batch.num_rows for batch in reader)
-        return _Inspected(rows, schema, bool(self.has_escapes), refused)
+        return _Inspected(rows, schema, bool(self.has_escapes), refusals)
 
-    def _refused(self, csv_format: CsvFormat, schema: pa.Schema) -> dict[str, str]:
+    def _refusals(self, csv_format: CsvFormat, schema: pa.Schema) -> dict[str, str]:
         """Return why columns are refused whose type does not hold the values, by column."""
         inferred = [field for field in schema if field.name not in csv_format.types]
-        refused = {
+        refusals = {
             field.name: f"{self.url}: column {field.name!r} has text that is not UTF-8. Pass its "
             "encoding, such as encoding='latin-1'."
             for field in inferred
@@ -168,22 +166,22 @@ class _File:
         }
         floats = [field.name for field in inferred if types.is_floating(field.type)]
         if not floats or len(set(schema.names)) < len(schema):
-            return refused
+            return refusals
         with self._texts(csv_format, floats) as batches:
             texts = next(batches, None)
         if texts is None:
-            return refused
+            return refusals
         for name in floats:
             values = texts.column(name).drop_null()
             if are_whole(values) or has_rounded(values):
-                refused[name] = self._rounded_message(name)
-        return refused
+                refusals[name] = self._rounded_message(name)
+        return refusals
 
     @contextmanager
     def _texts(self, csv_format: CsvFormat, names: Sequence[str]) -> Iterator[Any]:
         """Yield batches of some columns as text."""
         as_text = {**csv_format.types, **dict.fromkeys(names, pa.string())}
-        with self.opened(replace(csv_format, types=as_text), names) as reader:
+        with self.open(replace(csv_format, types=as_text), names) as reader:
             yield iter(reader)
 
     def check_not_rounded(self, csv_format: CsvFormat, name: str) -> None:
@@ -204,7 +202,7 @@ class _File:
         )
 
     @contextmanager
-    def opened(self, csv_format: CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
+    def open(self, csv_format: CsvFormat, names: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield a reader of batches of some columns; None for all."""
         try:
             with (
@@ -231,12 +229,12 @@ class _File:
             )
         else:
             return problem
-        if found := _COLUMN.search(problem):
+        if match := _COLUMN.search(problem):
             with self.files.arrow.open_input_stream(self.files.paths[self.number]) as source:
                 every = replace(csv_format, types={})
                 with closing(every.open(source, None, self.has_escapes)) as reader:
-                    name = reader.schema.names[int(found[1])]
-            problem = problem.replace(found[0], f"In column {name!r}")
+                    name = reader.schema.names[int(match[1])]
+            problem = problem.replace(match[0], f"In column {name!r}")
         return f"{problem}."
 
 
@@ -332,33 +330,33 @@ class DelimitedSource(ArrowSource):
         pieces = list_files(path, csv_format) if pieces is None else pieces
         self.name = describe(path)
         self.options = {"fill": fill}
-        found = _files_of(find_again(path, pieces["files"]), csv_format)
+        inspected = _files_of(find_again(path, pieces["files"]), csv_format)
         self._files = [
             replace(file, has_escapes=has_escapes)
-            for file, has_escapes in zip(found, pieces["has_escapes"], strict=True)
+            for file, has_escapes in zip(inspected, pieces["has_escapes"], strict=True)
         ]
-        self._refused: Mapping[str, str] = pieces["refused"]
+        self._refusals: Mapping[str, str] = pieces["refused"]
         self._given_types = csv_format.types
         self._not_rounded: set[tuple[int, str]] = set()
         self.sizes = pieces["rows"]
-        self._stored = unpack_schema(pieces["schema"])
+        self._stored_schema = unpack_schema(pieces["schema"])
         keys = {name: value.type for file in self._files for name, value in file.keys.items()}
-        stored = dict(zip(self._stored.names, self._stored.types, strict=True))
-        self.schema = pa.schema(list({**stored, **keys}.items()))
+        stored_types = dict(zip(self._stored_schema.names, self._stored_schema.types, strict=True))
+        self.schema = pa.schema(list({**stored_types, **keys}.items()))
         check_names({"schema": csv_format.types, "fill": fill}, self.schema)
         # The types of one file apply to all files; otherwise the types would depend on the rows.
         kinds = dict(zip(self.schema.names, self.schema.types, strict=True))
-        self._format = replace(csv_format.of(self._stored), types=kinds)
+        self._format = replace(csv_format.of(self._stored_schema), types=kinds)
 
     def read(self, ranges: Sequence[Range], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Implement `ArrowSource.read`; pyarrow parses a block while the previous one is used."""
-        if refused := [self._refused[name] for name in names if name in self._refused]:
+        if refused := [self._refusals[name] for name in names if name in self._refusals]:
             raise ValueError("\n".join(refused))
         for part in ranges:
             file = self._files[part.piece]
             num_read = 0
             stored = [name for name in names if name not in file.keys]
-            with file.opened(self._format, stored or self._stored.names[:1]) as reader:
+            with file.open(self._format, stored or self._stored_schema.names[:1]) as reader:
                 file.files.check(file.number)
                 for batch in reader:
                     self._check_large(batch, part.piece)

@@ -20,8 +20,6 @@ from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import Fragment, row_groups_of
 from sparkdl.data.readers.parquet_types import comparable_type
 
-__all__ = ["delta"]
-
 _logger = logging.getLogger("sparkdl.data")
 
 
@@ -44,8 +42,8 @@ def delta(
     so that a run that is repeated says if it reads another one. Files and row groups are read as by
     `data.parquet`.
 
-    It needs the package deltalake (`pip install 'sparkdl[delta]'`), which reads the log of the
-    table. On object stores deltalake has settings of its own, such as the variables
+    It needs the package deltalake (`pip install 'sparkdl-platform[delta]'`), which reads the log
+    of the table. On object stores deltalake has settings of its own, such as the variables
     `AWS_ENDPOINT_URL` and `AWS_REGION`.
 
     Args:
@@ -80,9 +78,10 @@ def delta(
     """
     parsed = Batches.parse(batches)
     options = {"ragged": ragged, "decode": decode, "fill": fill, "pad": pad}
-    asked = {"path": path, "version": version, "filter": filter}
+    own_arguments = {"path": path, "version": version, "filter": filter}
     pieces = agree(
-        Call("data.delta", {**asked, **parsed.division}), lambda: _list(path, version, filter)
+        Call("data.delta", {**own_arguments, **parsed.division}),
+        lambda: _list(path, version, filter),
     )
     return make_dataset(ParquetSource(path, filter, options, pieces), parsed)
 

@@ -13,11 +13,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from sparkdl import storage
 from sparkdl.data.readers.paths import Files, absolute
 from sparkdl.errors import ConfigError
-
-__all__ = ["TableVersion", "newest_version"]
+from sparkdl.files import storage
+from sparkdl.host.optional_packages import require
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,10 @@ class TableVersion:
         table = _open(root, version)
         name = _name(path, table.version())
         _refuse_unsupported(table, name)
-        added = pa.table(table.get_add_actions()).sort_by("path")
+        actions = pa.table(table.get_add_actions()).sort_by("path")
         schema = pa.schema(table.schema())
-        files = _files(root, name, added)
-        return cls(path, table.version(), schema, files, _partitions(added, name))
+        files = _files(root, name, actions)
+        return cls(path, table.version(), schema, files, _partitions(actions, name))
 
     def __str__(self) -> str:
         return _name(self.path, self.number)
@@ -84,14 +83,10 @@ def newest_version(path: str) -> int:
 
 def _open(root: str, version: int | str | datetime | None) -> Any:
     _refuse_percent_codes(root)
-    try:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-    except ImportError as exc:
-        raise ImportError(
-            "deltalake is not installed here, which data.delta needs. Add it with: "
-            "pip install 'sparkdl[delta]'"
-        ) from exc
+    require("deltalake", "data.delta")
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
     is_number = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if not (version is None or is_number or isinstance(version, str | datetime)):
         raise ConfigError(
@@ -120,9 +115,13 @@ def _refuse_percent_codes(root: str) -> None:
         )
 
 
-def _check_time(table: Any, asked: str | datetime, root: str) -> None:
+def _check_time(table: Any, wanted_time: str | datetime, root: str) -> None:
     """Refuse a time before the first version, for which deltalake returns the first one."""
-    time = datetime.fromisoformat(asked.replace("Z", "+00:00")) if isinstance(asked, str) else asked
+    time = (
+        datetime.fromisoformat(wanted_time.replace("Z", "+00:00"))
+        if isinstance(wanted_time, str)
+        else wanted_time
+    )
     utc = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     commits = type(table)(
         root
@@ -130,7 +129,7 @@ def _check_time(table: Any, asked: str | datetime, root: str) -> None:
     written_ms = {commit["version"]: commit.get("timestamp", 0) for commit in commits}
     if written_ms.get(table.version(), 0) > utc.timestamp() * 1000:
         raise ConfigError(
-            f"{root!r} had no version yet at {asked}; version {table.version()} is the first."
+            f"{root!r} had no version yet at {wanted_time}; version {table.version()} is the first."
         )
 
 
@@ -151,8 +150,8 @@ def _refuse_unsupported(table: Any, name: str) -> None:
         )
 
 
-def _files(root: str, name: str, added: pa.Table) -> Files:
-    paths = [unquote(path) for path in added["path"].to_pylist()]
+def _files(root: str, name: str, actions: pa.Table) -> Files:
+    paths = [unquote(path) for path in actions["path"].to_pylist()]
     if not paths:
         raise ConfigError(f"{name} has no files; expected a version with rows.")
     if elsewhere := [path for path in paths if "://" in path or path.startswith("/")]:
@@ -168,18 +167,18 @@ def _files(root: str, name: str, added: pa.Table) -> Files:
         filesystem=filesystem,
         folder=folder,
         paths=tuple(f"{folder}/{path}" for path in paths),
-        sizes=tuple(added["size_bytes"].to_pylist()),
+        sizes=tuple(actions["size_bytes"].to_pylist()),
         marks=("",) * len(paths),
         mark_key="",
     )
 
 
-def _partitions(added: pa.Table, name: str) -> list[dict[str, pa.Scalar]]:
-    if "partition" not in added.column_names:
-        return [{} for _ in range(added.num_rows)]
-    columns = added["partition"].combine_chunks().flatten()
-    names = [field.name for field in added.schema.field("partition").type]
-    for field in added.schema.field("partition").type:
+def _partitions(actions: pa.Table, name: str) -> list[dict[str, pa.Scalar]]:
+    if "partition" not in actions.column_names:
+        return [{} for _ in range(actions.num_rows)]
+    columns = actions["partition"].combine_chunks().flatten()
+    names = [field.name for field in actions.schema.field("partition").type]
+    for field in actions.schema.field("partition").type:
         if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
             # deltalake returns the escaped form of the log, in which `/` is `\u002F`.
             raise ConfigError(
@@ -188,5 +187,5 @@ def _partitions(added: pa.Table, name: str) -> list[dict[str, pa.Scalar]]:
             )
     return [
         {name: column[number] for name, column in zip(names, columns, strict=True)}
-        for number in range(added.num_rows)
+        for number in range(actions.num_rows)
     ]

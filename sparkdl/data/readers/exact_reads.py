@@ -12,8 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 
-__all__ = ["ExactFile", "arrow_filesystem", "joined"]
-
 # Requests of one `prefetch` run at the same time; a larger part is read by several of them.
 PART_BYTES = 16 << 20
 # Parts closer to each other are read at once: a request takes as long as some 100 KB.
@@ -39,11 +37,11 @@ class ExactFile(io.RawIOBase):
         self._ahead_bytes = ahead_bytes
         self._position = 0
         self._parts: dict[tuple[int, int], bytes] = {}
-        self._opened: Any = None
+        self._file: Any = None
 
     def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Read the ranges (start, stop) at once, in parallel, and keep them for later reads."""
-        parts = _cut(joined(ranges))
+        parts = _parts_of(merge_ranges(ranges))
         starts, stops = [start for start, _ in parts], [stop for _, stop in parts]
         if _is_async(self._filesystem):
             paths = [self._path] * len(parts)
@@ -88,8 +86,8 @@ class ExactFile(io.RawIOBase):
     def close(self) -> None:
         """Close the file and forget what was read."""
         self._parts.clear()
-        if self._opened is not None:
-            self._opened.close()
+        if self._file is not None:
+            self._file.close()
         super().close()
 
     def _read_some(self, size: int) -> bytes:
@@ -107,10 +105,10 @@ class ExactFile(io.RawIOBase):
         if _is_async(self._filesystem):  # Stores that are asked by HTTP.
             data: bytes = self._filesystem.cat_file(self._path, start=start, end=stop)
             return data
-        if self._opened is None:
-            self._opened = _open(self._filesystem, self._path)
-        self._opened.seek(start)
-        content: bytes = self._opened.read(stop - start)
+        if self._file is None:
+            self._file = _open(self._filesystem, self._path)
+        self._file.seek(start)
+        content: bytes = self._file.read(stop - start)
         return content
 
 
@@ -151,11 +149,11 @@ def arrow_filesystem(filesystem: Any, sizes: Mapping[str, int]) -> pyarrow.fs.Fi
     return pyarrow.fs.PyFileSystem(_ExactHandler(filesystem, sizes))
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return ranges (start, stop) in order, with those joined that nearly touch each other.
 
     Example:
-        >>> joined([(200_000, 300_000), (0, 100), (120, 500)])
+        >>> merge_ranges([(200_000, 300_000), (0, 100), (120, 500)])
         [(0, 500), (200000, 300000)]
     """
     result: list[tuple[int, int]] = []
@@ -167,7 +165,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def _cut(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _parts_of(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return [
         (begin, min(begin + PART_BYTES, stop))
         for start, stop in ranges

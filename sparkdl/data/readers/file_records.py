@@ -14,45 +14,42 @@ from typing import Any
 
 from sparkdl import context
 from sparkdl.errors import ConfigError
-from sparkdl.jsonl import read_lines
-
-__all__ = ["NAME", "compare_files", "record"]
-
-NAME = "files.jsonl"
+from sparkdl.files.jsonl import read_lines
+from sparkdl.files.layout import FILES
 
 # A password before the host, or arguments, such as those of a signed URL.
 _CREDENTIAL = re.compile(r"://([^/@]*:[^/@]*@|.*\?)")
 
 
-def record(found: Sequence[Any], **more: Any) -> None:
+def record(matches: Sequence[Any], **details: Any) -> None:
     """Add the files of a reader to the record of the trial; outside a run, do nothing.
 
     URLs that contain credentials are not recorded.
 
     Args:
-        found: the `Files` that the paths of the user refer to.
-        **more: for a table, `version`, and `is_newest` if the user asked for the newest one.
+        matches: the `Files` that the paths of the user refer to.
+        **details: for a table, `version`, and `is_newest` if the user asked for the newest one.
     """
     folder = context.current().folder
-    if folder and not any(_CREDENTIAL.search(files.root) for files in found):
-        line = json.dumps({**_summary(found), **more}).encode() + b"\n"
-        with Path(folder, NAME).open("ab") as file:
+    if folder and not any(_CREDENTIAL.search(files.root) for files in matches):
+        line = json.dumps({**_summary(matches), **details}).encode() + b"\n"
+        with Path(folder, FILES).open("ab") as file:
             file.write(line)
 
 
-def _summary(found: Sequence[Any]) -> dict[str, Any]:
-    named, marked = hashlib.sha256(), hashlib.sha256()
-    for files in found:
-        listed = files.to_dict()
-        for name, size in zip(listed["names"], listed["sizes"], strict=True):
-            named.update(f"{name}\0{size}\0".encode())
-        marked.update("\0".join(listed["marks"]).encode())
+def _summary(matches: Sequence[Any]) -> dict[str, Any]:
+    names_hash, marks_hash = hashlib.sha256(), hashlib.sha256()
+    for files in matches:
+        listing = files.to_dict()
+        for name, size in zip(listing["names"], listing["sizes"], strict=True):
+            names_hash.update(f"{name}\0{size}\0".encode())
+        marks_hash.update("\0".join(listing["marks"]).encode())
     return {
-        "paths": [*dict.fromkeys(files.root for files in found)],
-        "num_files": sum(len(files.paths) for files in found),
-        "num_bytes": sum(sum(files.sizes) for files in found),
-        "names": named.hexdigest(),
-        "marks": marked.hexdigest(),
+        "paths": [*dict.fromkeys(files.root for files in matches)],
+        "num_files": sum(len(files.paths) for files in matches),
+        "num_bytes": sum(sum(files.sizes) for files in matches),
+        "names": names_hash.hexdigest(),
+        "marks": marks_hash.hexdigest(),
     }
 
 

@@ -12,8 +12,6 @@ from pyarrow import types
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["typed_values"]
-
 
 def typed_values(condition: Any, schema: pa.Schema) -> Any:
     """Return a condition whose values have the types of columns of uint64 and decimals.
@@ -40,14 +38,14 @@ def typed_values(condition: Any, schema: pa.Schema) -> Any:
     if not (types.is_uint64(field.type) or types.is_decimal(field.type)):
         return condition
     if isinstance(value, list | tuple | set | frozenset):
-        values = [_typed(each, field) for each in value]
+        values = [_in_type_of(each, field) for each in value]
         if all(isinstance(each, pa.Scalar) for each in values):
             return name, sign, pa.array([each.as_py() for each in values], field.type)
         return condition
-    return name, sign, _typed(value, field)
+    return name, sign, _in_type_of(value, field)
 
 
-def _typed(value: Any, field: pa.Field) -> Any:
+def _in_type_of(value: Any, field: pa.Field) -> Any:
     """Return a number in the type of a column; other values, and those it has not, as they are."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value

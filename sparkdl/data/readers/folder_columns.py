@@ -17,16 +17,6 @@ from pyarrow import types
 from sparkdl.data.readers.paths import Files
 from sparkdl.errors import ConfigError
 
-__all__ = [
-    "folder_columns",
-    "folder_texts",
-    "folder_types",
-    "folder_value",
-    "folder_values",
-    "with_folder_columns",
-    "within_folders",
-]
-
 Texts = Mapping[str, str | None]
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -72,13 +62,13 @@ def folder_types(folders: Iterable[Texts]) -> dict[str, pa.DataType]:
         >>> folder_types([{"k": "1", "day": "2024-01-31"}, {"k": "3000000000", "day": None}])
         {'k': DataType(int64), 'day': DataType(date32[day])}
     """
-    found: dict[str, dict[str, None]] = {}
+    texts_by_name: dict[str, dict[str, None]] = {}
     for texts in folders:
         for name, text in texts.items():
-            found.setdefault(name, {})
+            texts_by_name.setdefault(name, {})
             if text is not None:
-                found[name][text] = None
-    return {name: _common(set(map(_type, texts))) for name, texts in found.items()}
+                texts_by_name[name][text] = None
+    return {name: _common(set(map(_type, texts))) for name, texts in texts_by_name.items()}
 
 
 def _type(text: str) -> pa.DataType:

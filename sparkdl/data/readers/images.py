@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl import storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import TensorSource
 from sparkdl.data.readers.paths import Files, Paths, describe, find, find_again, urls_of
 from sparkdl.errors import ConfigError
-
-__all__ = ["ImageSource", "images", "list_classes"]
+from sparkdl.files import storage
+from sparkdl.host.optional_packages import require
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 BLOCK_FILES = 32
@@ -70,6 +69,7 @@ def images(
         ...     print(image.shape, image.numpy().max(axis=(1, 2, 3)), label.numpy())
         (2, 2, 2, 3) [ 10. 200.] [0 1]
     """
+    require("tensorflow", "data.images")
     parsed = Batches.parse({"feature_cols": "image", "label_cols": "label", **batches})
     arguments = {"path": path, "size": size, "channels": channels, **parsed.division}
     if labels is None:
@@ -112,11 +112,11 @@ class ImageSource(TensorSource):
         self.class_names: list[str] | None = None
         if labels is None:
             pieces = list_classes(path) if pieces is None else pieces
-            found = find_again(path, pieces["files"])
-            self._urls = urls_of(found)
+            matches = find_again(path, pieces["files"])
+            self._urls = urls_of(matches)
             self._places = {
                 files.url(path): (files, number)
-                for files in found
+                for files in matches
                 for number, path in enumerate(files.paths)
             }
             self._labels = np.array(pieces["labels"], np.int32)  # Keras's dtype.
@@ -215,11 +215,11 @@ class _Decoder:
         if all(map(storage.is_local, urls)):
             return list(map(storage.read, urls))
         stores = {url.partition("://")[0] for url in urls}
-        found = storage.read_new(dict.fromkeys(urls, 0)) if len(stores) == 1 else {}
+        contents = storage.read_new(dict.fromkeys(urls, 0)) if len(stores) == 1 else {}
         # A second look at a file that is empty, or cannot be read, tells the reason.
-        missing = [url for url in urls if url not in found]
-        found |= dict(zip(missing, self._pool.map(storage.read, missing), strict=True))
-        return [found[url] for url in urls]
+        missing = [url for url in urls if url not in contents]
+        contents |= dict(zip(missing, self._pool.map(storage.read, missing), strict=True))
+        return [contents[url] for url in urls]
 
     def _refuse_if_invalid(self, url: str, content: bytes) -> None:
         import tensorflow as tf

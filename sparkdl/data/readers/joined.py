@@ -9,8 +9,6 @@ from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
-__all__ = ["JoinedSource"]
-
 
 class JoinedSource(ArrowSource):
     """The rows of several sources with the same columns; the pieces are those of all sources.
@@ -27,8 +25,8 @@ class JoinedSource(ArrowSource):
         for other in sources[1:]:
             if _kinds(other.schema) != _kinds(first.schema):
                 raise ConfigError(
-                    f"{other.name} has the columns {_listed(other.schema)}; expected those of "
-                    f"{first.name}: {_listed(first.schema)}. Name the common ones in columns=."
+                    f"{other.name} has the columns {_describe(other.schema)}; expected those of "
+                    f"{first.name}: {_describe(first.schema)}. Name the common ones in columns=."
                 )
         others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
         self.name = f"{first.name}{others}"
@@ -45,13 +43,13 @@ class JoinedSource(ArrowSource):
         """Implement `ArrowSource.read`."""
         for number, group in itertools.groupby(ranges, lambda part: self._source_of[part.piece]):
             begin = self._begins[number]
-            own = [Range(part.piece - begin, part.start, part.stop) for part in group]
-            yield from self._sources[number].read(own, names)
+            own_ranges = [Range(part.piece - begin, part.start, part.stop) for part in group]
+            yield from self._sources[number].read(own_ranges, names)
 
 
 def _kinds(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
     return [(field.name, field.type) for field in schema]
 
 
-def _listed(schema: pa.Schema) -> str:
+def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} ({field.type})" for field in schema)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import IO, Any
 
-from sparkdl import context, storage
-from sparkdl.data.dataframe.spool import local_disk
+from sparkdl import context
 from sparkdl.data.readers.exact_reads import PART_BYTES, ExactFile
-
-__all__ = ["LocalCopies"]
+from sparkdl.files import storage
+from sparkdl.host.local_disk import local_disk
 
 # Bytes that are in memory while they are copied; the requests for them run at the same time.
 CHUNK_BYTES = 4 * PART_BYTES
@@ -44,7 +43,7 @@ class _Copy:
     def num_bytes(self) -> int:
         return sum(stop - start for start, stop in self.parts)
 
-    def missing(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    def missing_parts(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield what the copy does not have of a part."""
         for start, stop in self.parts:
             if begin < min(start, end):
@@ -55,13 +54,13 @@ class _Copy:
 
     def add(self, begin: int, end: int) -> None:
         """Record that the copy has a part."""
-        joined: list[tuple[int, int]] = []
+        parts: list[tuple[int, int]] = []
         for start, stop in sorted([*self.parts, (begin, end)]):
-            if joined and start <= joined[-1][1]:
-                joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+            if parts and start <= parts[-1][1]:
+                parts[-1] = parts[-1][0], max(stop, parts[-1][1])
             else:
-                joined.append((start, stop))
-        self.parts = joined
+                parts.append((start, stop))
+        self.parts = parts
 
 
 class LocalCopies:
@@ -87,7 +86,7 @@ class LocalCopies:
         self._copies: dict[int, _Copy] = {}  # The copy used last is the last.
         weakref.finalize(self, _close, self._copies)
         # Bytes of the copies that are being made, which several threads do at a time.
-        self._begun: dict[int, int] = {}
+        self._bytes_in_progress: dict[int, int] = {}
         self._max_bytes: int | None = None
         self._lock = Lock()
         self._locks = [Lock() for _ in urls]
@@ -115,24 +114,26 @@ class LocalCopies:
                 copy = _Copy(tempfile.TemporaryFile(dir=local_disk()))  # noqa: SIM115 - stays open
             try:
                 size = self._sizes[number]
-                missing = list(copy.missing(begin, size if end is None else end))
-                self._make_room(number, sum(stop - start for start, stop in missing), copy)
+                missing_parts = list(copy.missing_parts(begin, size if end is None else end))
+                self._make_room(number, sum(stop - start for start, stop in missing_parts), copy)
                 try:
-                    for part in missing:
+                    for part in missing_parts:
                         _fetch(url, size, part, copy.file)
                 finally:
-                    if missing or not copy.parts:  # Parts of another file must not join the first.
+                    if (
+                        missing_parts or not copy.parts
+                    ):  # Parts of another file must not join the first.
                         self._check(number)
-                for part in missing:
+                for part in missing_parts:
                     copy.add(*part)
             except BaseException:
                 with self._lock:
-                    self._begun.pop(number, None)
+                    self._bytes_in_progress.pop(number, None)
                 with suppress(OSError):  # On a full disk, the end of the file does not fit either.
                     copy.file.close()
                 raise
             with self._lock:
-                self._begun.pop(number, None)
+                self._bytes_in_progress.pop(number, None)
                 self._copies[number] = copy
             # An unnamed file needs no removal, even if this process is killed.
             return f"/proc/{os.getpid()}/fd/{copy.file.fileno()}".encode()
@@ -149,19 +150,23 @@ class LocalCopies:
             disk = shutil.disk_usage(local_disk())
             if self._max_bytes is None:
                 self._max_bytes = disk.free // 2 // context.current().local_world_size
-            begun = sum(self._begun.values())
-            self._begun[number] = copy.num_bytes + num_bytes
-            used = begun + copy.num_bytes + sum(each.num_bytes for each in self._copies.values())
-            missing = max(
+            num_in_progress = sum(self._bytes_in_progress.values())
+            self._bytes_in_progress[number] = copy.num_bytes + num_bytes
+            used = (
+                num_in_progress
+                + copy.num_bytes
+                + sum(each.num_bytes for each in self._copies.values())
+            )
+            missing_parts = max(
                 used + num_bytes - self._max_bytes,
-                begun + num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
+                num_in_progress + num_bytes - (disk.free - int(FREE_SHARE * disk.total)),
             )
             for oldest in list(self._copies)[:-MIN_COPIES]:
-                if missing <= 0 and len(self._copies) < MAX_COPIES:
+                if missing_parts <= 0 and len(self._copies) < MAX_COPIES:
                     return
                 removed = self._copies.pop(oldest)
                 removed.file.close()
-                missing -= removed.num_bytes
+                missing_parts -= removed.num_bytes
 
 
 def _close(copies: Mapping[int, _Copy]) -> None:

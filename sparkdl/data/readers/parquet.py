@@ -14,12 +14,10 @@ from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.base import ArrowSource, mixed, read_ahead
 from sparkdl.data.readers.parquet_footers import TIMESTAMP_UNIT, list_row_groups
-from sparkdl.data.readers.parquet_pieces import ParquetPieces, RowGroup, chosen
+from sparkdl.data.readers.parquet_pieces import ParquetPieces, RowGroup, filter_rows
 from sparkdl.data.readers.paths import Paths, check_names, describe
 from sparkdl.data.readers.row_group_fetches import Fetched, RowGroupFetches
 from sparkdl.data.shard import Range
-
-__all__ = ["ParquetSource", "parquet"]
 
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
@@ -132,8 +130,8 @@ class ParquetSource(ArrowSource):
         """Implement `ArrowSource.read`; a batch is decoded while the previous one is used."""
         return read_ahead(self._read_alone(ranges, names))
 
-    def ordered(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Implement `ArrowSource.ordered`; all lanes together ask for row groups ahead."""
+    def read_pass(self, current: Pass, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Implement `ArrowSource.read_pass`; all lanes together ask for row groups ahead."""
         if not current.is_shuffled:
             yield from self.read(current.ranges, names)
             return
@@ -200,17 +198,17 @@ class ParquetSource(ArrowSource):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a row group that pass the filter, some MB at a time."""
         keys, condition = self._pieces.files[group.file].keys, self._pieces.filter
-        needed = self._pieces.needed(names)
-        stored = [name for name in needed if name not in keys]
-        schema = pa.schema([self.schema.field(name) for name in needed])
-        with self._opened(group, fetched, max_rows) as (file, rows):
+        columns_to_read = self._pieces.columns_to_read(names)
+        stored_names = [name for name in columns_to_read if name not in keys]
+        schema = pa.schema([self.schema.field(name) for name in columns_to_read])
+        with self._open(group, fetched, max_rows) as (file, rows):
             # With a filter, the number of rows to decode is not known in advance.
             rows = rows if condition is not None else min(rows, max_rows)
-            for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored):
-                yield chosen(batch, schema, keys, condition).select(list(names))
+            for batch in file.iter_batches(rows, row_groups=[group.number], columns=stored_names):
+                yield filter_rows(batch, schema, keys, condition).select(list(names))
 
     @contextmanager
-    def _opened(
+    def _open(
         self, group: RowGroup, fetched: Fetched, max_rows: int
     ) -> Iterator[tuple[pq.ParquetFile, int]]:
         """Yield a row group's open file, and the number of rows to decode at once."""
@@ -220,7 +218,7 @@ class ParquetSource(ArrowSource):
             # With a power of two, like most batch sizes, `rebatch` cuts batches without a copy.
             rows = 1 << (rows.bit_length() - 1)
             is_head = max_rows * MIN_HEADS <= group.rows
-            with self._fetches.opened(file, fetched, is_head) as (source, options):
+            with self._fetches.open_group(file, fetched, is_head) as (source, options):
                 yield (
                     pq.ParquetFile(
                         source,

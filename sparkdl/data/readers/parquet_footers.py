@@ -25,21 +25,13 @@ from sparkdl.data.readers.parquet_pieces import (
     File,
     bind,
     check_file,
-    chosen,
+    filter_rows,
     pack_keys,
     pack_schema,
 )
 from sparkdl.data.readers.parquet_types import common_schema, comparable_type, is_view
 from sparkdl.data.readers.paths import Files, Paths, find
 from sparkdl.errors import ConfigError
-
-__all__ = [
-    "FILE_FORMAT",
-    "TIMESTAMP_UNIT",
-    "Fragment",
-    "list_row_groups",
-    "row_groups_of",
-]
 
 NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
@@ -104,7 +96,7 @@ class Fragment:
             self.parquet.ensure_complete_metadata()
         except (pa.ArrowException, OSError) as exc:
             raise ValueError(f"{self.url}: {exc}") from exc
-        schema = schemas.shared(self.parquet.physical_schema)
+        schema = schemas.comparable(self.parquet.physical_schema)
         absent = {name: key for name, key in self.absent.items() if name not in schema.names}
         return File(self.files, self.number, schema, {**absent, **self.keys})
 
@@ -113,16 +105,16 @@ class _Schemas:
     """The columns of all files; files with equal columns share an object, which may be large."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[pa.Schema, set[str], pa.Schema]] = []
+        self._entries: list[tuple[pa.Schema, set[str], pa.Schema]] = []
 
-    def shared(self, stored: pa.Schema) -> pa.Schema:
+    def comparable(self, stored: pa.Schema) -> pa.Schema:
         """Return the columns as they are compared between files.
 
         Args:
             stored: the columns of a file.
         """
         intervals = _intervals(stored.metadata or {})
-        for other, others_intervals, schema in self._known:
+        for other, others_intervals, schema in self._entries:
             if other.equals(stored) and intervals == others_intervals:
                 return schema
         schema = pa.schema(
@@ -131,7 +123,7 @@ class _Schemas:
                 for field in stored
             ]
         )
-        self._known.append((stored, intervals, schema))
+        self._entries.append((stored, intervals, schema))
         return schema
 
 
@@ -174,26 +166,26 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
         ConfigError: if the condition cannot be applied.
     """
     schemas = _Schemas()
-    kept = list(fragments)
+    remaining = list(fragments)
     if condition is not None:
-        kept = _not_excluded(fragments, condition, schemas)
-    first = (kept or fragments)[0].inspect(schemas)
-    schema = _joined_schema(first, kept or fragments)
-    schema = _known_types(schema, kept, schemas)
+        remaining = _not_excluded(fragments, condition, schemas)
+    first = (remaining or fragments)[0].inspect(schemas)
+    schema = _joined_schema(first, remaining or fragments)
+    schema = _known_types(schema, remaining, schemas)
     expression, filtered = bind(condition, schema)
     uses_statistics = expression is not None and _statistics_decide(expression, schema, filtered)
 
     def list_file(number: int) -> tuple[File, list[tuple[int, int, int]]]:
-        file = kept[number].inspect(schemas)
+        file = remaining[number].inspect(schemas)
         check_file(file, schema, first.url, filtered)
-        groups = _row_groups(kept[number], file, expression, schema, filtered, uses_statistics)
+        groups = _row_groups(remaining[number], file, expression, schema, filtered, uses_statistics)
         # pyarrow's object keeps the footer, which may be large, in memory.
-        kept[number] = dataclasses.replace(kept[number], parquet=None)
+        remaining[number] = dataclasses.replace(remaining[number], parquet=None)
         return file, [(number, *group) for group in groups]
 
     fragments.clear()
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        listed = list(pool.map(list_file, range(len(kept))))
+        listed = list(pool.map(list_file, range(len(remaining))))
     groups = [group for _, of_file in listed for group in of_file]
     return {
         **_pack_files([file for file, _ in listed]),
@@ -202,10 +194,10 @@ def row_groups_of(fragments: list[Fragment], condition: Any) -> Pieces:
     }
 
 
-def _fragments(found: Sequence[Files]) -> Iterator[Fragment]:
+def _fragments(matches: Sequence[Files]) -> Iterator[Fragment]:
     """Yield all files, with the columns that their folders define; no file is opened."""
-    keys = iter(folder_values(within_folders(found), {}))
-    for files in found:
+    keys = iter(folder_values(within_folders(matches), {}))
+    for files in matches:
         for number in range(len(files.paths)):
             yield Fragment.of(files, number, next(keys))
 
@@ -228,14 +220,14 @@ def _not_excluded(
             expression, _ = bind(condition, schema)
         except ConfigError:
             raise exc from None
-    kept = []
+    remaining = []
     for fragment in fragments:
         # A dataset of one file: pyarrow compares the condition with the names of its folders.
         parquet = fragment.parquet
         dataset = ds.FileSystemDataset([parquet], schema, parquet.format, fragment.files.arrow)
         if any(True for _ in dataset.get_fragments(filter=expression)):
-            kept.append(fragment)
-    return kept
+            remaining.append(fragment)
+    return remaining
 
 
 def _joined_schema(file: File, fragments: Sequence[Fragment]) -> pa.Schema:
@@ -262,8 +254,8 @@ def _known_types(schema: pa.Schema, fragments: Sequence[Fragment], schemas: _Sch
 
 def _types_of_all(schema: pa.Schema, files: Sequence[File]) -> pa.Schema:
     """Return columns with the types that all files have in common."""
-    known = {(id(file.schema), tuple(file.keys)): file for file in files}
-    for file in known.values():
+    different = {(id(file.schema), tuple(file.keys)): file for file in files}
+    for file in different.values():
         schema = common_schema(schema, file.schema, but=file.keys)
     return schema
 
@@ -291,11 +283,11 @@ def _row_groups(
     if expression is None:
         return [(group.id, group.num_rows) for group in fragment.parquet.row_groups]
     numbers = [group.id for group in fragment.parquet.row_groups]
-    stored = [name for name in filtered if name not in file.keys]
+    stored_names = [name for name in filtered if name not in file.keys]
     columns = pa.schema([schema.field(name) for name in filtered])
     # Statistics have the types of their file: pyarrow does not compare those of views with text.
     has_views = any(map(is_view, fragment.parquet.physical_schema.types))
-    is_alike = all(file.schema.field(name).type == schema.field(name).type for name in stored)
+    is_alike = all(file.schema.field(name).type == schema.field(name).type for name in stored_names)
     if uses_statistics and is_alike and not has_views:
         try:
             parts = fragment.parquet.split_by_row_group(expression, schema=schema)
@@ -316,8 +308,8 @@ def _row_groups(
             )
             counts = []
             for number in numbers:
-                batches = parquet.iter_batches(COUNTED_ROWS, [number], stored)
-                rows = (chosen(batch, columns, file.keys, expression) for batch in batches)
+                batches = parquet.iter_batches(COUNTED_ROWS, [number], stored_names)
+                rows = (filter_rows(batch, columns, file.keys, expression) for batch in batches)
                 counts.append((number, sum(batch.num_rows for batch in rows)))
             return counts
     except (pa.ArrowException, OSError) as exc:

@@ -18,18 +18,6 @@ from sparkdl.data.readers.parquet_types import comparable_type, is_stored_alike
 from sparkdl.data.readers.paths import Files, Paths, find_again
 from sparkdl.errors import ConfigError
 
-__all__ = [
-    "File",
-    "ParquetPieces",
-    "RowGroup",
-    "bind",
-    "check_file",
-    "chosen",
-    "pack_keys",
-    "pack_schema",
-    "unpack_schema",
-]
-
 
 @dataclass(frozen=True)
 class File:
@@ -93,15 +81,15 @@ class ParquetPieces:
 
     def __init__(self, paths: Paths, condition: Any, pieces: Mapping[str, Any]) -> None:
         schemas = [unpack_schema(schema) for schema in pieces["schemas"]]
-        keys = [_unpack_keys(named) for named in pieces["keys"]]
+        keys = [_unpack_keys(key_names) for key_names in pieces["keys"]]
         places = [
             (files, number)
             for files in find_again(paths, pieces["files"])
             for number in range(len(files.paths))
         ]
         self.files = [
-            File(*place, schemas[schema], keys[named])
-            for place, schema, named in zip(
+            File(*place, schemas[schema], keys[key_names])
+            for place, schema, key_names in zip(
                 places, pieces["schema_of_file"], pieces["keys_of_file"], strict=True
             )
         ]
@@ -109,7 +97,7 @@ class ParquetPieces:
         self.filter, self.filtered = bind(condition, self.schema)
         self.groups = [RowGroup(*numbers) for numbers in zip(*pieces["groups"], strict=True)]
 
-    def needed(self, names: Sequence[str]) -> list[str]:
+    def columns_to_read(self, names: Sequence[str]) -> list[str]:
         """Return the names of the columns to read, and of those in the condition."""
         return list(dict.fromkeys([*names, *self.filtered]))
 
@@ -149,21 +137,21 @@ def check_file(file: File, schema: pa.Schema, first_url: str, names: Iterable[st
                 f"{file.url} has two columns {name!r}; expected different names. Write the file "
                 "again, or choose other columns by feature_cols."
             )
-        expected = schema.field(name).type
+        common_kind = schema.field(name).type
         if name in file.keys:
             kind = file.keys[name].type
         elif name in file.schema.names:
             kind = file.schema.field(name).type
         else:
             raise ValueError(f"{file.url} has no column {name!r}, which other files have.")
-        if not is_stored_alike(kind, expected):
+        if not is_stored_alike(kind, common_kind):
             raise ValueError(
-                f"{file.url}: column {name!r} is {kind}; in {first_url} it is {expected}. "
+                f"{file.url}: column {name!r} is {kind}; in {first_url} it is {common_kind}. "
                 "Write the files with one type."
             )
 
 
-def chosen(
+def filter_rows(
     batch: pa.RecordBatch,
     schema: pa.Schema,
     keys: Mapping[str, pa.Scalar],
@@ -187,7 +175,11 @@ def chosen(
     if not arrays:
         return batch
     whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return whole if condition is None else whole.filter(condition)
+    if condition is None:
+        return whole
+    # RecordBatch.filter of pyarrow 19 fails if no row passes.
+    passed = pa.Table.from_batches([whole]).filter(condition).combine_chunks().to_batches()
+    return passed[0] if passed else whole.slice(0, 0)
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:

@@ -5,8 +5,6 @@ from collections.abc import Collection
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["common_schema", "comparable_type", "is_stored_alike", "is_view"]
-
 _LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
 _STORED_ALIKE = (
     _LISTS,

@@ -15,13 +15,12 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.data.readers.exact_reads import arrow_filesystem
 from sparkdl.data.readers.file_records import record
 from sparkdl.data.readers.table_formats import refuse_tables, refuse_unfinished
 from sparkdl.errors import ConfigError, suggest
-
-__all__ = ["Files", "Paths", "absolute", "check_names", "describe", "find", "find_again", "urls_of"]
+from sparkdl.files import storage
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -173,28 +172,28 @@ class Files:
         )
 
     @classmethod
-    def from_dict(cls, root: str, listed: Mapping[str, Any]) -> "Files":
+    def from_dict(cls, root: str, listing: Mapping[str, Any]) -> "Files":
         """Return the files that another rank has listed.
 
         Args:
             root: the user's path on this rank, absolute.
-            listed: the JSON form.
+            listing: the JSON form.
         """
         filesystem, folder = storage.filesystem(root)
         folder = folder.rstrip("/")
-        if listed["up"]:
-            folder = folder.rsplit("/", listed["up"])[0]
+        if listing["up"]:
+            folder = folder.rsplit("/", listing["up"])[0]
         prefix = f"{folder}/" if folder else ""
         return cls(
             root,
             filesystem,
             folder,
-            tuple(prefix + name for name in listed["names"]),
-            tuple(listed["sizes"]),
-            tuple(listed["marks"]),
-            listed["mark_key"],
-            tuple(listed["place"]),
-            listed["host"],
+            tuple(prefix + name for name in listing["names"]),
+            tuple(listing["sizes"]),
+            tuple(listing["marks"]),
+            listing["mark_key"],
+            tuple(listing["place"]),
+            listing["host"],
         )
 
 
@@ -231,27 +230,27 @@ def find(paths: Paths, refuses_tables: bool = False) -> list[Files]:
         return _find(number, path_list[number], refuses_tables)
 
     if len(path_list) == 1:
-        found = of_path(0)
+        of_paths = of_path(0)
     else:
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            found = [f for matches in pool.map(of_path, range(len(path_list))) for f in matches]
-    record(found)
-    return found
+            of_paths = [f for matches in pool.map(of_path, range(len(path_list))) for f in matches]
+    record(of_paths)
+    return of_paths
 
 
-def find_again(paths: Paths, listed: Sequence[Mapping[str, Any]]) -> list[Files]:
+def find_again(paths: Paths, listings: Sequence[Mapping[str, Any]]) -> list[Files]:
     """Return the files that another rank has found for the same paths, without a look at them.
 
     Args:
         paths: the paths of the user on this rank.
-        listed: the JSON forms of `find(paths)` on the other rank.
+        listings: the JSON forms of `find(paths)` on the other rank.
     """
     path_list = _as_list(paths)
-    found = []
-    for files in listed:
+    matches = []
+    for files in listings:
         number, reading = files["place"]
-        found.append(Files.from_dict(_readings(path_list[number])[reading], files))
-    return found
+        matches.append(Files.from_dict(_readings(path_list[number])[reading], files))
+    return matches
 
 
 def urls_of(matches: Iterable[Files]) -> list[str]:
@@ -342,13 +341,13 @@ def _find(number: int, path: str | os.PathLike[str], refuses_tables: bool) -> li
     literal, *others = _readings(path)
     if files := _match(literal, (number, 0), refuses_tables):
         return [files]
-    found = [_match(url, (number, n), refuses_tables) for n, url in enumerate(others, 1)]
-    if not any(found):
+    of_places = [_match(url, (number, n), refuses_tables) for n, url in enumerate(others, 1)]
+    if not any(of_places):
         raise FileNotFoundError(
             f"no files found at {literal!r}; expected a file, a folder, or a pattern such as "
             "'data/part-*'. Names starting with '.' or '_' are ignored."
         )
-    return [files for files in found if files]
+    return [files for files in of_places if files]
 
 
 def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | None:
@@ -358,7 +357,8 @@ def _match(root: str, place: tuple[int, int], refuses_tables: bool) -> Files | N
     info = _info(filesystem, path)
     if info and info["type"] == "file":
         return Files.from_entries(root, filesystem, path.rpartition("/")[0], {path: info}, place)
-    folder, wildcard = path, _WILDCARD.search(path)
+    folder = path
+    wildcard = _WILDCARD.search(path)
     if wildcard and not info:
         folder = path[: wildcard.start()].rpartition("/")[0]
         matches = filesystem.glob(path, detail=True)

@@ -12,8 +12,6 @@ from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.schema_inference import Inspected
 from sparkdl.errors import ConfigError
 
-__all__ = ["RecordFeature", "dense", "inferred_features", "parse_schema", "tensor_feature"]
-
 _DTYPES = {Kind.INT64: "int64", Kind.FLOAT: "float32", Kind.BYTES: "string"}
 _KINDS = {**{dtype: kind for kind, dtype in _DTYPES.items()}, "bytes": Kind.BYTES}
 _ARROW_TYPES = {Kind.INT64: pa.int64(), Kind.FLOAT: pa.float32(), Kind.BYTES: pa.binary()}

@@ -12,18 +12,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.data.agreed_pieces import Pieces
 from sparkdl.data.readers.paths import Files, Paths, find, urls_of
 from sparkdl.data.tfexample.counts import FileCount, counts_of
 from sparkdl.data.tfexample.framing import compression_of, measure
 from sparkdl.data.tfexample.marks import Marks, Part, distance_for
 from sparkdl.data.tfexample.schema_inference import check_compression, has_lists, inspect
+from sparkdl.files import storage
+from sparkdl.files.layout import INDEXES
 
-__all__ = ["FOLDER", "FileParts", "index_records"]
-
-# The folder of the run directory in which indexes are kept.
-FOLDER = "indexes"
 # An index of another format, by another version of sparkdl, is not found.
 FORMAT = 2
 
@@ -62,7 +60,7 @@ def index_records(
 ) -> Pieces:
     """Return the files, their records, and the columns of the first records, in JSON form.
 
-    Within a run the files are read once; the result is kept for as long as they do not change.
+    Within a run the files are read once; the result is cache for as long as they do not change.
 
     Args:
         paths, schema, compression: see `tfrecord`.
@@ -74,36 +72,44 @@ def index_records(
     check_compression(compression)
     matches = find(paths)
     files = [each.to_dict() for each in matches]
-    kept = _Kept(matches, [compression, schema is None])
-    pieces = kept.read()
+    cache = _IndexCache(matches, [compression, schema is None])
+    pieces = cache.read()
     if pieces is None:
         pieces = _index(matches, compression, is_inspected=schema is None)
         if schema is None:
             pieces["inspected"] = _inspect(urls_of(matches), compression)
             pieces["has_lists"] = bool(pieces["inspected"]["lists"])
-        kept.write(pieces)
+        cache.write(pieces)
     return {"files": files, **pieces}
 
 
 def _index(matches: Sequence[Files], compression: str | None, is_inspected: bool) -> Pieces:
     urls = urls_of(matches)
     sizes = dict(zip(urls, (size for files in matches for size in files.sizes), strict=True))
-    known = counts_of(sizes)
+    known_counts = counts_of(sizes)
     distance = distance_for(sum(sizes.values()))
 
     def count(url: str) -> tuple[FileCount, Marks]:
-        if (written := known.get(url)) and compression in ("auto", written.compression):
-            marks = Marks(rows=list(written.mark_rows), offsets=list(written.mark_offsets))
+        if (count_of_writer := known_counts.get(url)) and compression in (
+            "auto",
+            count_of_writer.compression,
+        ):
+            marks = Marks(
+                rows=list(count_of_writer.mark_rows), offsets=list(count_of_writer.mark_offsets)
+            )
             marks.thin(distance)
-            return written, marks
-        own, marks = compression_of(url, compression), Marks(distance)
-        rows, num_bytes = measure(url, own, sizes[url] or None, marks)
-        count = FileCount(rows=rows, size=sizes[url], num_bytes=num_bytes, compression=own)
+            return count_of_writer, marks
+        own_compression = compression_of(url, compression)
+        marks = Marks(distance)
+        rows, num_bytes = measure(url, own_compression, sizes[url] or None, marks)
+        count = FileCount(
+            rows=rows, size=sizes[url], num_bytes=num_bytes, compression=own_compression
+        )
         return count, marks
 
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         counted = list(pool.map(count, urls))
-    uncounted = [url for url in urls if url not in known]
+    uncounted = [url for url in urls if url not in known_counts]
     return {
         "compressions": [file.compression for file, _ in counted],
         "rows": [file.rows for file, _ in counted],
@@ -125,7 +131,7 @@ def _inspect(urls: Sequence[str], compression: str | None) -> dict[str, Any]:
     }
 
 
-class _Kept:
+class _IndexCache:
     """The index of some files in the run directory; outside a run there is none.
 
     Args:
@@ -138,7 +144,7 @@ class _Kept:
         digest = hashlib.sha256(json.dumps([FORMAT, listed, *arguments]).encode()).hexdigest()[:32]
         # Without marks, a file that was written again with the same size would not be noticed.
         root = context.current().run_path if all(f.mark_key for f in matches) else ""
-        self._url = root and storage.join(root, FOLDER, f"{digest}.json.gz")
+        self._url = root and storage.join(root, INDEXES, f"{digest}.json.gz")
 
     def read(self) -> Pieces | None:
         """Return the index; None if there is none that can be read."""

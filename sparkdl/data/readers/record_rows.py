@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from sparkdl import storage
 from sparkdl.data.readers.base import ArrowSource
 from sparkdl.data.readers.folder_columns import with_folder_columns
 from sparkdl.data.readers.record_features import RecordFeature
@@ -14,12 +13,11 @@ from sparkdl.data.tfexample.decode import NotAnExample, decode
 from sparkdl.data.tfexample.framing import CorruptRecord, chunks
 from sparkdl.data.tfexample.schema_inference import not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
+from sparkdl.files import storage
 
-__all__ = ["RecordRows", "unchanged"]
 
-
-def unchanged(
-    found: Iterator[tuple[int, bytes, list[tuple[int, int]]]],
+def check_changes(
+    file_chunks: Iterator[tuple[int, bytes, list[tuple[int, int]]]],
     check: Callable[[int], None],
     piece: int,
     is_local: bool,
@@ -27,14 +25,14 @@ def unchanged(
     """Yield the chunks of a file, which is opened for each of them.
 
     Args:
-        found: the chunks, see `chunks`.
+        file_chunks: the chunks, see `chunks`.
         check: called with the number of the file; refuses a changed one.
         piece: number of the file.
         is_local: check each chunk, not only the first one, since that takes no request.
     """
     is_first = True
     try:
-        for chunk in found:
+        for chunk in file_chunks:
             if is_local or is_first:
                 check(piece)
             is_first = False
@@ -90,13 +88,15 @@ class RecordRows(ArrowSource):
             url, compression = self._urls[part.piece], self._compressions[part.piece]
             position, begin, end = self._parts.around(part.piece, part.start, part.stop)
             offset, is_local = begin, storage.is_local(url)
-            found = chunks(url, compression, begin=begin, end=end)
-            for offset, data, spans in unchanged(found, self._check, part.piece, is_local):
-                wanted = spans[max(part.start - position, 0) : max(part.stop - position, 0)]
-                if wanted:
+            file_chunks = chunks(url, compression, begin=begin, end=end)
+            for offset, data, spans in check_changes(
+                file_chunks, self._check, part.piece, is_local
+            ):
+                record_spans = spans[max(part.start - position, 0) : max(part.stop - position, 0)]
+                if record_spans:
                     try:
-                        batch = self._batch(data, wanted, names)
-                        yield with_folder_columns(batch, len(wanted), names, keys)
+                        batch = self._batch(data, record_spans, names)
+                        yield with_folder_columns(batch, len(record_spans), names, keys)
                     except NotAnExample as error:
                         raise not_an_example(url, offset, error) from error
                 position += len(spans)
@@ -115,8 +115,8 @@ class RecordRows(ArrowSource):
     def _batch(
         self, data: bytes, spans: Sequence[tuple[int, int]], names: Sequence[str]
     ) -> pa.RecordBatch:
-        stored = [name for name in names if name not in self._keys]
-        columns = [self._features[name].column(name) for name in stored]
-        read = to_batch(decode(data, spans, stored), columns)
-        values = [self._features[name].shaped(name, read.column(name)) for name in stored]
-        return pa.RecordBatch.from_arrays(values, names=stored)
+        stored_names = [name for name in names if name not in self._keys]
+        columns = [self._features[name].column(name) for name in stored_names]
+        read = to_batch(decode(data, spans, stored_names), columns)
+        values = [self._features[name].shaped(name, read.column(name)) for name in stored_names]
+        return pa.RecordBatch.from_arrays(values, names=stored_names)

@@ -18,8 +18,6 @@ import pyarrow.parquet as pq
 from sparkdl.data.readers.exact_reads import ExactFile
 from sparkdl.data.readers.parquet_pieces import File, ParquetPieces
 
-__all__ = ["Fetched", "RowGroupFetches"]
-
 CACHED_FOOTERS = 32
 STREAM_BYTES = 1 << 20
 REMOTE_STREAM_BYTES = 4 << 20
@@ -102,7 +100,7 @@ class RowGroupFetches:
             row_group = footer.row_group(group.number)
             if self._pieces.filter is None and row_group.num_rows != group.rows:
                 raise OSError(f"it has {row_group.num_rows} rows, and had {group.rows} before")
-            stored = {name for name in self._pieces.needed(names) if name not in file.keys}
+            stored = {name for name in self._pieces.columns_to_read(names) if name not in file.keys}
             fetched = Fetched(footer, *_columns_of(row_group, stored))
             if is_whole and self.is_remote(piece):
                 self._hold(file, fetched, MAX_PREFETCH_BYTES // 2)
@@ -146,7 +144,7 @@ class RowGroupFetches:
                 self.held_bytes -= fetched.num_bytes
 
     @contextmanager
-    def opened(
+    def open_group(
         self, file: File, fetched: Fetched, is_head: bool
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield an open file, and how pyarrow reads columns of a row group in it.

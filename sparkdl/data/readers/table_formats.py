@@ -11,8 +11,6 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["refuse_tables", "refuse_unfinished"]
-
 NUM_THREADS = 16  # More than cores: the threads mostly wait for a store.
 
 _FORMATS = {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.arrow_arrays import to_array
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
@@ -28,7 +28,7 @@ from sparkdl.data.readers.record_features import (
     tensor_feature,
 )
 from sparkdl.data.readers.record_index import FileParts, index_records
-from sparkdl.data.readers.record_rows import RecordRows, unchanged
+from sparkdl.data.readers.record_rows import RecordRows, check_changes
 from sparkdl.data.schema import columns as schema_columns
 from sparkdl.data.shard import Range
 from sparkdl.data.tfexample.columns import Column, Kind
@@ -37,8 +37,7 @@ from sparkdl.data.tfexample.feature_lists import refuse_lists
 from sparkdl.data.tfexample.framing import chunks
 from sparkdl.data.tfexample.schema_inference import Inspected
 from sparkdl.errors import ConfigError
-
-__all__ = ["TFRecordSource", "tfrecord"]
+from sparkdl.files import storage
 
 # Limits of a block of records that is parsed at once.
 BLOCK_ROWS = 1024
@@ -184,7 +183,7 @@ class TFRecordSource(TensorSource):
 
     def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:
         """Implement `Source.blocks`; TensorFlow is not needed to read arrays."""
-        features = self._stored(selection.names)
+        features = self._stored_features(selection.names)
         tensors = super().blocks(next_pass, selection)
         others = [name for name, each in features.items() if not isinstance(each, RecordFeature)]
         if others and self._has_lists:
@@ -208,7 +207,7 @@ class TFRecordSource(TensorSource):
             return rows.blocks(next_pass, selection)
         return EitherBlocks(lambda: rows.blocks(next_pass, selection), tensors)
 
-    def _stored(self, names: Sequence[str]) -> dict[str, Any]:
+    def _stored_features(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the features of those columns that folders do not define."""
         return {name: (self.features or {})[name] for name in names if name not in self._of_folders}
 
@@ -216,7 +215,9 @@ class TFRecordSource(TensorSource):
         """Implement `TensorSource.columns_of`; only a pass in order is read by TensorFlow."""
         import tensorflow as tf
 
-        features = {name: tensor_feature(each) for name, each in self._stored(names).items()}
+        features = {
+            name: tensor_feature(each) for name, each in self._stored_features(names).items()
+        }
         keys = self._key_arrays(names)
         if keys:
             features[FILE_NUMBER] = tf.io.FixedLenFeature([], tf.int64)
@@ -252,10 +253,10 @@ class TFRecordSource(TensorSource):
 
     def _key_arrays(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the values of columns that folders define, for each file."""
-        found = folder_columns(self._urls, self._keys, names)
-        kinds = pa.schema([(name, values.type) for name, values in found.items()])
-        chosen = schema_columns(kinds, [name for name in names if name in found])
-        return {column.name: to_array(found[column.name], column) for column in chosen}
+        arrays = folder_columns(self._urls, self._keys, names)
+        kinds = pa.schema([(name, values.type) for name, values in arrays.items()])
+        columns = schema_columns(kinds, [name for name in names if name in arrays])
+        return {column.name: to_array(arrays[column.name], column) for column in columns}
 
     def _numbers_of_files(self) -> list[bytes]:
         """Return an Example with its number for each file.
@@ -282,7 +283,7 @@ class TFRecordSource(TensorSource):
             path, begin, skipped = tf.numpy_function(self._place, [part], kinds)
             return part, path, begin, skipped
 
-        def records(part: Any, path: Any, begin: Any, skipped: Any) -> Any:
+        def records(part: Any, path: Any, begin: Any, num_skipped: Any) -> Any:
             # TFRecordDataset has no argument for the place of the first record.
             file = tf.raw_ops.TFRecordDatasetV2(
                 filenames=tf.reshape(path, [1]),
@@ -290,8 +291,8 @@ class TFRecordSource(TensorSource):
                 buffer_size=np.int64(BUFFER_BYTES),
                 byte_offsets=tf.reshape(begin, [1]),
             )
-            found = tf.data.experimental.from_variant(file, tf.TensorSpec([], tf.string))
-            read = found.skip(skipped).take(part[2] - part[1])
+            records_of_file = tf.data.experimental.from_variant(file, tf.TensorSpec([], tf.string))
+            read = records_of_file.skip(num_skipped).take(part[2] - part[1])
             if is_numbered:
                 number = tf.gather(numbers, part[0])
                 read = read.map(lambda record: tf.strings.join([record, number]))
@@ -341,23 +342,25 @@ class TFRecordSource(TensorSource):
     def _read(self, ranges: Sequence[Range], numbers: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         """Yield the records of ranges as a column of bytes, each with the number of its file."""
         for part in ranges:
-            found = self._parts.around(part.piece, part.start, part.stop)
-            path = os.fsdecode(self._copies.path(part.piece, found.begin, found.end))
-            compression, num_read = self._compressions[part.piece], found.first
+            part_of_file = self._parts.around(part.piece, part.start, part.stop)
+            path = os.fsdecode(self._copies.path(part.piece, part_of_file.begin, part_of_file.end))
+            compression, num_read = self._compressions[part.piece], part_of_file.first
             is_local = storage.is_local(self._urls[part.piece])
             # The copy may be removed meanwhile, and another one may get its number.
-            with open(path, "rb") as kept:
+            with open(path, "rb") as open_file:
                 if not is_local:
-                    path = f"/proc/{os.getpid()}/fd/{kept.fileno()}"
-                read = chunks(path, compression, begin=found.begin, end=found.end)
+                    path = f"/proc/{os.getpid()}/fd/{open_file.fileno()}"
+                read = chunks(path, compression, begin=part_of_file.begin, end=part_of_file.end)
                 if is_local:
-                    read = unchanged(read, self._check, part.piece, is_local)
+                    read = check_changes(read, self._check, part.piece, is_local)
                 for _, data, spans in read:
-                    wanted = spans[max(part.start - num_read, 0) : max(part.stop - num_read, 0)]
+                    record_spans = spans[
+                        max(part.start - num_read, 0) : max(part.stop - num_read, 0)
+                    ]
                     num_read += len(spans)
-                    if wanted:
+                    if record_spans:
                         number = numbers[part.piece]
-                        values = [data[start:stop] + number for start, stop in wanted]
+                        values = [data[start:stop] + number for start, stop in record_spans]
                         yield pa.record_batch({"record": pa.array(values, pa.binary())})
                     if num_read >= part.stop:
                         break
@@ -367,9 +370,9 @@ def _parsed(features: Mapping[str, Any], keys: Mapping[str, Any], block: Any) ->
     """Return the columns of a block of records; `keys` has those that folders define, by file."""
     import tensorflow as tf
 
-    found = dense(tf.io.parse_example(refuse_lists(block), features))
-    number = found.pop(FILE_NUMBER, None)
-    return {**found, **{name: tf.gather(values, number) for name, values in keys.items()}}
+    tensors = dense(tf.io.parse_example(refuse_lists(block), features))
+    number = tensors.pop(FILE_NUMBER, None)
+    return {**tensors, **{name: tf.gather(values, number) for name, values in keys.items()}}
 
 
 # Not a method: the copies of a source end with it, without a wait for the garbage collector.

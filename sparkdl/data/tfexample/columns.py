@@ -20,8 +20,6 @@ import pyarrow as pa
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["Column", "Kind", "columns_of", "struct_of"]
-
 
 class Kind(IntEnum):
     """The kind of list in a feature; the numbers are the field numbers of `tf.train.Feature`."""

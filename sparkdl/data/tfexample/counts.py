@@ -9,9 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from sparkdl import storage
-
-__all__ = ["SUCCESS", "FileCount", "counts_of", "pack_counts"]
+from sparkdl.files import storage
 
 SUCCESS = "_SUCCESS"
 _KEY = "tfrecord_files"
@@ -53,12 +51,12 @@ def counts_of(sizes: Mapping[str, int]) -> dict[str, FileCount]:
         sizes: the size in bytes of each file, by its URL.
     """
     folders = {url.rpartition("/")[0] for url in sizes}
-    found = {
+    counts = {
         storage.join(folder, name): count
         for folder in folders
         for name, count in _counts_in(folder).items()
     }
-    return {u: found[u] for u, size in sizes.items() if u in found and found[u].size == size}
+    return {u: counts[u] for u, size in sizes.items() if u in counts and counts[u].size == size}
 
 
 def _counts_in(folder: str) -> dict[str, FileCount]:

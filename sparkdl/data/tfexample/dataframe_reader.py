@@ -24,9 +24,8 @@ from sparkdl.data.tfexample.framing import chunks, compression_of
 from sparkdl.data.tfexample.schema_inference import check_compression, inspect, not_an_example
 from sparkdl.data.tfexample.to_arrow import to_batch
 from sparkdl.errors import ConfigError
-from sparkdl.spark_python import map_in_arrow
-
-__all__ = ["read_tfrecord"]
+from sparkdl.spark.python import map_in_arrow
+from sparkdl.spark.versions import check_session
 
 MAX_TASKS = 1000
 
@@ -59,8 +58,8 @@ def read_tfrecord(
 
     Raises:
         FileNotFoundError: if there is no file.
-        ConfigError: if an argument is invalid, a type of `schema` is not supported, or there is no
-            record to infer a schema from.
+        ConfigError: if an argument is invalid, a type of `schema` is not supported, there is no
+            record to infer a schema from, or a version is not supported.
         ValueError: if a file is damaged, or its records are not Examples; the message names the
             file and the position. Damage after the first records raises in the job that uses the
             DataFrame.
@@ -68,14 +67,15 @@ def read_tfrecord(
     Example:
         See `write_tfrecord`.
     """
+    check_session(spark)
     check_compression(compression)
-    found = find(path)
-    urls = urls_of(found)
+    matches = find(path)
+    urls = urls_of(matches)
     if schema is not None and strings:
         raise ConfigError("strings= is for an inferred schema; use 'string' in schema= instead.")
-    given = None if schema is None else _parse_schema(spark, schema)
-    keys = _folder_columns(found, given or [])
-    schema = given or _parse_schema(spark, _infer_schema(urls, compression, strings))
+    fields = None if schema is None else _parse_schema(spark, schema)
+    keys = _folder_columns(matches, fields or [])
+    schema = fields or _parse_schema(spark, _infer_schema(urls, compression, strings))
     schema = _with_folder_columns(schema, keys)
     features = type(schema)([field for field in schema if field.name not in keys])
     columns = columns_of(features) if len(features) else []
@@ -86,17 +86,17 @@ def read_tfrecord(
     return map_in_arrow(spark.range(0, len(urls), 1, num_tasks), task, schema)
 
 
-def _folder_columns(found: Sequence[Files], given: Iterable[Any]) -> dict[str, pa.Array]:
+def _folder_columns(matches: Sequence[Files], fields: Iterable[Any]) -> dict[str, pa.Array]:
     """Return the values of the columns that folders define, one for each file.
 
     Args:
-        found: the files.
-        given: the fields of the user's schema.
+        matches: the files.
+        fields: the fields of the user's schema.
     """
-    paths = within_folders(found)
+    paths = within_folders(matches)
     names = {name for path in paths for name in folder_texts(path)}
-    kinds = {f.name: arrow_type(f.dataType) for f in given if f.name in names}
-    return folder_columns(urls_of(found), folder_values(paths, kinds))
+    kinds = {f.name: arrow_type(f.dataType) for f in fields if f.name in names}
+    return folder_columns(urls_of(matches), folder_values(paths, kinds))
 
 
 def _with_folder_columns(schema: Any, keys: Mapping[str, pa.Array]) -> Any:

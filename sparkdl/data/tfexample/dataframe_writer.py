@@ -18,8 +18,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from sparkdl import storage
-from sparkdl.data.dataframe.spool import local_disk
 from sparkdl.data.tfexample.columns import Column, columns_of
 from sparkdl.data.tfexample.counts import SUCCESS, FileCount, pack_counts
 from sparkdl.data.tfexample.encode import encode
@@ -27,10 +25,10 @@ from sparkdl.data.tfexample.framing import CHUNK_BYTES, ends, frame
 from sparkdl.data.tfexample.marks import MAX_MARKS, Marks
 from sparkdl.data.tfexample.schema_inference import check_compression
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from sparkdl.host.local_disk import local_disk
 from sparkdl.options import check_count
-from sparkdl.spark_python import map_in_arrow
-
-__all__ = ["write_tfrecord"]
+from sparkdl.spark.python import map_in_arrow
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -129,21 +127,21 @@ def write_tfrecord(
             "name string, rows long, size long, num_bytes long, mark_rows array<long>, "
             "mark_offsets array<long>, has_values array<boolean>"
         )
-        written = map_in_arrow(df, task, fields).collect()
-        names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in written}
+        files = map_in_arrow(df, task, fields).collect()
+        names = {row.name: _hadoop_name(row.name) if hadoop_names else row.name for row in files}
         _check_written(names, temporary)
     except BaseException:
         storage.remove(temporary)
         raise
     counts = {}
-    _warn_of_nulls([c.name for c in columns], [row.has_values for row in written], folder)
-    for row in written:
+    _warn_of_nulls([c.name for c in columns], [row.has_values for row in files], folder)
+    for row in files:
         file = row.asDict()
         del file["has_values"]
         name = names[file.pop("name")]
         counts[name] = FileCount(**file, compression=compression)
     _publish(names, temporary, folder, pack_counts(counts))
-    return sum(row.rows for row in written)
+    return sum(row.rows for row in files)
 
 
 def _warn_of_nulls(names: Sequence[str], has_values: Sequence[Sequence[bool]], folder: str) -> None:
@@ -224,10 +222,10 @@ def _publish(names: Mapping[str, str], temporary: str, folder: str, counts: byte
         raise
     for name in old - final:
         storage.remove(storage.join(folder, name))
-    if left := sorted((old - final).intersection(storage.list_names(folder))):
+    if old_names := sorted((old - final).intersection(storage.list_names(folder))):
         raise OSError(
-            f"{folder!r} has the new files, but {left[0]!r} of the old content cannot be removed. "
-            "Readers refuse the folder. Remove its content and write again."
+            f"{folder!r} has the new files, but {old_names[0]!r} of the old content cannot be "
+            "removed. Readers refuse the folder. Remove its content and write again."
         )
     storage.write(storage.join(folder, SUCCESS), counts)
     storage.remove(temporary)
@@ -272,7 +270,7 @@ def _write(
         if marks.rows_seen and not storage.is_local(folder):
             storage.put(local_folder, name, folder)
     if marks.rows_seen:
-        written = {
+        file_row = {
             "name": name,
             "rows": marks.rows_seen,
             "size": size,
@@ -281,7 +279,7 @@ def _write(
             "mark_offsets": [0] if compression else marks.offsets,
             "has_values": has_values.tolist(),
         }
-        yield pa.RecordBatch.from_pylist([written], _WRITTEN_SCHEMA)
+        yield pa.RecordBatch.from_pylist([file_row], _WRITTEN_SCHEMA)
 
 
 def _open(path: Path, compression: str | None) -> Any:

@@ -15,8 +15,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from sparkdl.data.tfexample.columns import Kind
 
-__all__ = ["Examples", "Feature", "NotAnExample", "decode", "features"]
-
 _VARINT, _FIXED_64, _DELIMITED, _FIXED_32 = 0, 1, 2, 5  # The wire types of protobuf.
 
 Ints = Any  # A NumPy array of int64.
@@ -71,7 +69,8 @@ def _feature(data: bytes, position: int, end: int) -> tuple[Kind | None, list[tu
         if wire != _DELIMITED or number not in (1, 2, 3):
             continue
         if number != kind:  # In protobuf, the last field of a `oneof` wins.
-            kind, pieces = Kind(number), []
+            kind = Kind(number)
+            pieces = []
         if kind is Kind.BYTES:
             pieces.append((start, stop))
         else:  # Most writers pack all numbers into one field; others write a field per number.
@@ -253,7 +252,8 @@ def decode(data: bytes, spans: Sequence[tuple[int, int]], names: Sequence[str] |
     """
     begins, ends = np.array(spans, np.int64).reshape(-1, 2).T
     examples = Examples(data, len(begins))
-    pieces, size = [data], len(data)
+    pieces = [data]
+    size = len(data)
     for rows in _group_by_length(ends - begins):
         length = int(ends[rows[0]] - begins[rows[0]])
         is_decoded = _decode_same_layout(examples, rows, begins, length, names)

@@ -16,8 +16,6 @@ from pyarrow import compute
 from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.data.tfexample.columns import Column, Kind
 
-__all__ = ["encode", "varint", "varints"]
-
 # The first byte of a length-delimited field: 8 * field number + 2.
 FIELD_1, FIELD_2 = b"\x0a", b"\x12"
 _LIST = {kind: bytes([8 * kind + 2]) for kind in Kind}
@@ -127,7 +125,8 @@ def _entries(array: pa.Array, column: Column) -> Any:
     data, lengths = _values(array.flatten() if column.is_array else array.drop_null(), column)
     starts = _starts(lengths)[_starts(counts.to_numpy())]
     prefix = _prefix(column.name, column.kind)
-    rows, length = len(array), starts[1] if len(array) else 0
+    rows = len(array)
+    length = starts[1] if len(array) else 0
     if not array.null_count and (np.diff(starts) == length).all():
         head = np.tile(np.frombuffer(prefix(int(length)), np.uint8), (rows, 1))
         return np.hstack([head, np.frombuffer(data, np.uint8).reshape(rows, length)])

@@ -7,8 +7,6 @@ https://protobuf.dev/programming-guides/encoding
 
 from typing import Any
 
-__all__ = ["refuse_lists"]
-
 _LISTS = 0x12  # The tag of field 2, with a length.
 # A length has 7 bits in each of at most 5 bytes.
 _LENGTH_BYTES = 5

@@ -14,21 +14,9 @@ from functools import lru_cache
 
 import google_crc32c
 
-from sparkdl import storage
 from sparkdl.data.ahead import map_ahead
 from sparkdl.data.tfexample.marks import Marks
-
-__all__ = [
-    "CHUNK_BYTES",
-    "COMPRESSIONS",
-    "CorruptRecord",
-    "chunks",
-    "compression_of",
-    "ends",
-    "frame",
-    "measure",
-    "spans",
-]
+from sparkdl.files import storage
 
 COMPRESSIONS = ("gzip", "zlib")
 HEADER, FOOTER = 12, 4
@@ -106,7 +94,8 @@ def spans(
     Raises:
         CorruptRecord: if a checksum does not match.
     """
-    position, end = 0, len(data)
+    position = 0
+    end = len(data)
     unpack_length, unpack_crc = struct.Struct("<Q").unpack_from, struct.Struct("<I").unpack_from
     while position + HEADER <= end:
         (length,) = unpack_length(data, position)
@@ -173,7 +162,8 @@ def _blocks(url: str, num_bytes: int, begin: int, end: int | None) -> Generator[
 
 def _inflated(blocks: Iterable[bytes], url: str) -> Iterator[bytes]:
     """Yield the decompressed content of blocks, in pieces of at most `CHUNK_BYTES`."""
-    inflate, num_read = zlib.decompressobj(_WINDOW_BITS), 0
+    inflate = zlib.decompressobj(_WINDOW_BITS)
+    num_read = 0
     for block in blocks:
         num_read += len(block)
         data = b""
@@ -217,7 +207,8 @@ def chunks(
         CorruptRecord: if the file is damaged, or ends within a record.
     """
     blocks = _blocks(url, num_bytes, begin, end)
-    offset, data = begin, b""
+    offset = begin
+    data = b""
     with closing(blocks):
         for block in _inflated(blocks, url) if compression else blocks:
             data += block

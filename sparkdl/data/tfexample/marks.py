@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["MAX_MARKS", "Marks", "Part", "distance_for"]
-
 # Marks of all files of a reader, which the first rank sends to the others: about a megabyte.
 MAX_MARKS = 1 << 16
 # A request takes as long as the transfer of some 100 KB.
@@ -83,12 +81,12 @@ class Marks:
     def thin(self, distance: int) -> None:
         """Keep those marks that are at least `distance` bytes apart."""
         self.distance = distance
-        kept = [0]
+        places = [0]
         for place, offset in enumerate(self.offsets):
-            if offset - self.offsets[kept[-1]] >= distance:
-                kept.append(place)
-        self.rows = [self.rows[place] for place in kept]
-        self.offsets = [self.offsets[place] for place in kept]
+            if offset - self.offsets[places[-1]] >= distance:
+                places.append(place)
+        self.rows = [self.rows[place] for place in places]
+        self.offsets = [self.offsets[place] for place in places]
 
     def around(self, start: int, stop: int, size: int) -> Part:
         """Return the smallest part between two marks that has records `start <= i < stop`.

@@ -12,8 +12,6 @@ from sparkdl.data.tfexample.framing import COMPRESSIONS, chunks, compression_of
 from sparkdl.data.tfexample.to_arrow import values_of
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Inspected", "check_compression", "has_lists", "inspect", "not_an_example"]
-
 # Limits of the records from which a schema is inferred.
 INSPECTED_RECORDS = 1000
 INSPECTED_CHUNKS = 4
@@ -32,10 +30,10 @@ def check_compression(compression: str | None, also: Sequence[str | None] = (Non
     Raises:
         ConfigError: if the value is invalid.
     """
-    known = (*COMPRESSIONS, *also)
-    if compression not in known:
+    names = (*COMPRESSIONS, *also)
+    if compression not in names:
         hint = suggest(str(compression).lower(), COMPRESSIONS)
-        raise ConfigError(f"compression is {compression!r}; expected one of {known}.{hint}")
+        raise ConfigError(f"compression is {compression!r}; expected one of {names}.{hint}")
 
 
 @dataclass(frozen=True)

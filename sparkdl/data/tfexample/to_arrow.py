@@ -9,8 +9,6 @@ import pyarrow as pa
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.decode import Examples, Ints, NotAnExample, read_varint
 
-__all__ = ["to_batch", "values_of"]
-
 
 def values_of(examples: Examples, name: str) -> tuple[pa.Array, Ints]:
     """Return all values of a feature, and their number in each record; -1 if it is absent.

@@ -6,9 +6,8 @@ only configure Horovod's engine (`name`, `device_dense`, `groups` ...) are accep
 effect.
 """
 
-import importlib
-from typing import Any
-
+from sparkdl.horovod import ranks as _ranks
+from sparkdl.horovod.absent_names import absent_names as _absent_names
 from sparkdl.horovod.agreement import join
 from sparkdl.horovod.objects import allgather_object, broadcast_object, broadcast_object_fn
 from sparkdl.horovod.process_sets import (
@@ -18,65 +17,31 @@ from sparkdl.horovod.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from sparkdl.horovod.ranks import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_rank_op,
-    local_size,
-    local_size_op,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    process_set_included_op,
-    rank,
-    rank_op,
-    rocm_built,
-    shutdown,
-    size,
-    size_op,
-    start_timeline,
-    stop_timeline,
-)
+from sparkdl.horovod.ranks import *  # noqa: F403
 from sparkdl.horovod.reduction_ops import Adasum, Average, Max, Min, Product, Sum
-from sparkdl.horovod.tensorflow import elastic
-from sparkdl.horovod.tensorflow.collectives import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
+from sparkdl.horovod.tensorflow import collectives, elastic, rank_ops, variables
+from sparkdl.horovod.tensorflow.collectives import *  # noqa: F403
 from sparkdl.horovod.tensorflow.compression import Compression
+from sparkdl.horovod.tensorflow.rank_ops import *  # noqa: F403
 from sparkdl.horovod.tensorflow.training import (
     DistributedGradientTape,
     DistributedOptimizer,
     PartialDistributedGradientTape,
     PartialDistributedOptimizer,
 )
-from sparkdl.horovod.tensorflow.variables import (
-    BroadcastGlobalVariablesHook,
-    broadcast_,
-    broadcast_global_variables,
-    broadcast_variables,
-)
+from sparkdl.horovod.tensorflow.variables import *  # noqa: F403
+
+# Imported on first use, because they import Keras, which is slow.
+_LATE = {"SyncBatchNormalization": "sparkdl.horovod.tensorflow.sync_batch_norm"}
 
 __all__ = [
+    *_LATE,
+    *_ranks.__all__,
+    *collectives.__all__,
+    *rank_ops.__all__,
+    *variables.__all__,
     "Adasum",
     "Average",
-    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -87,68 +52,16 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
-    "SyncBatchNormalization",
     "add_process_set",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "alltoall",
     "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
-    "broadcast_variables",
-    "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
+    "callbacks",  # noqa: F405 A module, imported on first use: it imports Keras, which is slow.
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_rank_op",
-    "local_size",
-    "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "process_set_included_op",
-    "rank",
-    "rank_op",
-    "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
 
-# Imported on first use, because they import Keras, which is slow.
-_LAZY = {
-    "SyncBatchNormalization": "sparkdl.horovod.tensorflow.sync_batch_norm",
-    "callbacks": "sparkdl.horovod.tensorflow.callbacks",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}. Expected one of {', '.join(__all__)}."
-        )
-    module = importlib.import_module(_LAZY[name])
-    return module if name == "callbacks" else getattr(module, name)
+__getattr__ = _absent_names(__name__, __all__, late=_LATE)

@@ -8,8 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["GradientAggregation"]
-
 
 class GradientAggregation:
     """The sums of the gradients of some batches.
@@ -44,10 +42,10 @@ class GradientAggregation:
             variables: the variables, in the same order.
         """
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        chosen = [variables[i] for i in places]
+        used_variables = [variables[i] for i in places]
         if not self._sums:
             with tf.init_scope():
-                zeros = [tf.zeros(variable.shape, variable.dtype) for variable in chosen]
+                zeros = [tf.zeros(variable.shape, variable.dtype) for variable in used_variables]
                 self._sums = [tf.Variable(zero, trainable=False) for zero in zeros]
         pairs = zip(self._sums, places, strict=True)
         added = [total.assign_add(tf.convert_to_tensor(gradients[i])) for total, i in pairs]
@@ -55,7 +53,7 @@ class GradientAggregation:
             number = tf.identity(self.counter.assign_add(1))
 
         def reduce() -> list[Any]:
-            reduced = self._reduce_for([total.read_value() for total in self._sums], chosen)
+            reduced = self._reduce_for([total.read_value() for total in self._sums], used_variables)
             with tf.control_dependencies(reduced):
                 ends = [total.assign(tf.zeros_like(total)) for total in self._sums]
                 ends.append(self.counter.assign(0))
@@ -66,8 +64,8 @@ class GradientAggregation:
             return [total.read_value() for total in self._sums]
 
         results = list(gradients)
-        ended = tf.cond(number >= self._num_passes, reduce, keep)
-        for i, result in zip(places, ended, strict=True):
+        sums = tf.cond(number >= self._num_passes, reduce, keep)
+        for i, result in zip(places, sums, strict=True):
             results[i] = result
         return results
 
@@ -80,12 +78,12 @@ class GradientAggregation:
         """
 
         def run(function: Callable[[], Any]) -> Callable[[], Any]:
-            def called() -> Any:
-                done = function()
+            def call() -> Any:
+                operation = function()
                 # A session returns an operation, which would be left out without the dependency.
-                with tf.control_dependencies([] if done is None else [done]):
+                with tf.control_dependencies([] if operation is None else [operation]):
                     return tf.constant(True)
 
-            return called
+            return call
 
         return tf.cond(tf.equal(self.counter, 0), run(update), run(count))

@@ -12,6 +12,7 @@ from typing import Any
 from sparkdl import context, distribute
 from sparkdl.distribute.equal_variables import shared_variables
 from sparkdl.distribute.strategies import uses_tf_keras
+from sparkdl.horovod.absent_names import absent_names
 from sparkdl.horovod.ranks import rank, size
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
 ]
+
+__getattr__ = absent_names(__name__, __all__)
 
 _keras: Any = importlib.import_module("tf_keras" if uses_tf_keras(os.environ) else "keras")
 

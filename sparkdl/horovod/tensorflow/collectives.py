@@ -355,8 +355,10 @@ def _sparse_allreduce(slices: Any, op: str, process_set: ProcessSet, name: str |
 
 def _any_rows(tensor: Any) -> Any:
     """Return the static shape of a tensor with another number of rows."""
-    known = tensor.shape.rank is not None
-    return tf.TensorShape([None]).concatenate(tensor.shape[1:]) if known else tf.TensorShape(None)
+    has_rank = tensor.shape.rank is not None
+    return (
+        tf.TensorShape([None]).concatenate(tensor.shape[1:]) if has_rank else tf.TensorShape(None)
+    )
 
 
 def _check_sparse(op: str, prescale_factor: float, postscale_factor: float) -> None:

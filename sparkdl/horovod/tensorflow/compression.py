@@ -4,8 +4,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Compression"]
-
 
 class _Plain:
     """Values travel in their own dtype."""

@@ -17,8 +17,6 @@ from sparkdl.distribute.joint_reducer import REDUCER
 from sparkdl.distribute.optimizers import with_loss_scale
 from sparkdl.horovod.tensorflow.aggregation import GradientAggregation
 
-__all__ = ["reduce_computed_gradients"]
-
 
 def reduce_computed_gradients(
     optimizer: Any, reducer: Reducer, aggregation: GradientAggregation | None
@@ -85,8 +83,8 @@ def _apply_in_agreed_step(optimizer: Any) -> None:
     @functools.wraps(apply)
     def apply_after_vote(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
-        known = [gradient for gradient, _ in pairs if gradient is not None]
-        with tf.control_dependencies(known[-1:]):  # The gradient that is reduced first.
+        gradients = [gradient for gradient, _ in pairs if gradient is not None]
+        with tf.control_dependencies(gradients[-1:]):  # The gradient that is reduced first.
             return apply(pairs, *args, **kwargs)
 
     object.__setattr__(optimizer, "apply_gradients", apply_after_vote)

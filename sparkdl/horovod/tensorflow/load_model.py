@@ -9,8 +9,6 @@ from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.tensorflow.compression import Compression
 from sparkdl.horovod.tensorflow.training import DistributedOptimizer
 
-__all__ = ["load_model"]
-
 
 def load_model(
     filepath: Any,
@@ -42,8 +40,10 @@ def load_model(
         0.5
     """
     keras: Any = importlib.import_module("tf_keras" if uses_tf_keras(os.environ) else "keras")
-    known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
-    model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    optimizers = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
+    model = keras.models.load_model(
+        filepath, custom_objects={**optimizers, **(custom_objects or {})}
+    )
     if getattr(model, "optimizer", None):
         # The loaded optimizer keeps its state.
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)

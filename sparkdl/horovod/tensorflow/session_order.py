@@ -17,8 +17,6 @@ from sparkdl.distribute.world import ring
 from sparkdl.horovod.name_order import NameOrder, order_of
 from sparkdl.horovod.process_sets import ProcessSet
 
-__all__ = ["call_in_session", "collective_scope", "session_ring"]
-
 _Function = Callable[..., Sequence[Any]]
 
 

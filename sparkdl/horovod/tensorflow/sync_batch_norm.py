@@ -9,8 +9,6 @@ from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.horovod.ranks import size
 from sparkdl.horovod.tensorflow.collectives import allreduce
 
-__all__ = ["SyncBatchNormalization"]
-
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
     """A `BatchNormalization` whose mean and variance are those of all ranks' batches.

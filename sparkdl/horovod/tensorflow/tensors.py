@@ -17,8 +17,6 @@ from sparkdl.horovod.agreement import Disagreement, together
 from sparkdl.horovod.process_sets import ProcessSet, group_of, ring_of
 from sparkdl.horovod.tensorflow.session_order import call_in_session
 
-__all__ = ["call_on_arrays"]
-
 _DISAGREEMENT = "this one: the ranks disagree about a collective, see the log of this rank"
 
 _logger = logging.getLogger("sparkdl.horovod")
@@ -81,27 +79,29 @@ def _call_in_graph(
 
     types = [tf.bool, *dtypes]
     if tf.compat.v1.executing_eagerly_outside_functions():
-        return _agreed(call_in_order(attempt_in_order, tensors, types), dtypes)
+        return _results_or_failures(call_in_order(attempt_in_order, tensors, types), dtypes)
     with tf.name_scope("call") as scope:
         try:
             called = call_in_session(attempt, process_set, tensors, types, scope)
         except ValueError as exc:
             raise tf.errors.InvalidArgumentError(None, None, str(exc)) from exc
-        return _agreed(called, dtypes)
+        return _results_or_failures(called, dtypes)
 
 
-def _agreed(called: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
+def _results_or_failures(outputs: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
     """Return the results of a collective, or fail if the ranks have not agreed.
 
     Args:
-        called: a boolean, True if the ranks have agreed, and the results.
+        outputs: a boolean, True if the ranks have agreed, and the results.
         dtypes: dtypes of the results.
     """
-    agreed, *results = called
-    agreed.set_shape([])
+    has_agreed, *results = outputs
+    has_agreed.set_shape([])
     return list(
         tf.cond(
-            agreed, lambda: [tf.identity(r) for r in results], lambda: [_failure(d) for d in dtypes]
+            has_agreed,
+            lambda: [tf.identity(r) for r in results],
+            lambda: [_failure(d) for d in dtypes],
         )
     )
 

@@ -20,14 +20,6 @@ from sparkdl.horovod.tensorflow.computed_gradients import reduce_computed_gradie
 from sparkdl.horovod.tensorflow.session_order import collective_scope, session_ring
 from sparkdl.horovod.tensorflow.tensors import call_on_arrays
 
-__all__ = [
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "PartialDistributedGradientTape",
-    "PartialDistributedOptimizer",
-    "with_local_layers",
-]
-
 
 class _Reducer(Reducer):
     """Reduces gradients together with ranks that have called `join`.
@@ -41,6 +33,7 @@ class _Reducer(Reducer):
         scales_local: divide the gradients of local variables by the number of ranks.
     """
 
+    evaluates_together = False  # Programs of Horovod evaluate on rank 0 alone.
     _votes_with_gradients = False  # The ranks agree on each reduction first.
     _checks_variables = False  # Programs of Horovod broadcast after the first step.
 
@@ -77,11 +70,11 @@ class _Reducer(Reducer):
             results[i] = gradient
         factor = self._factor / (self.ring.size if self._scales_local else 1)
         for i in set(range(len(results))) - set(shared):
-            results[i] = _scaled(results[i], factor)
+            results[i] = _scale(results[i], factor)
         return results
 
     def keep(self, gradient: Any) -> Any:
-        return _scaled(gradient, self._factor)
+        return _scale(gradient, self._factor)
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         if self._sparse_as_dense:
@@ -89,11 +82,12 @@ class _Reducer(Reducer):
         if self.ring.is_alone:
             reduced = list(gradients)
         else:
-            before, after = 1 / self._predivide_factor, self._predivide_factor
-            gradients = [_scaled(gradient, before) for gradient in gradients]
+            before = 1 / self._predivide_factor
+            after = self._predivide_factor
+            gradients = [_scale(gradient, before) for gradient in gradients]
             reduced = Reducer.__call__(self._of_this_graph(), gradients)
-            reduced = [_scaled(gradient, after) for gradient in reduced]
-        return [_scaled(gradient, self._factor) for gradient in reduced]
+            reduced = [_scale(gradient, after) for gradient in reduced]
+        return [_scale(gradient, self._factor) for gradient in reduced]
 
     def _of_this_graph(self) -> "_Reducer":
         """Return this reducer; in a graph of `tf.compat.v1`, a copy that its session orders."""
@@ -355,6 +349,6 @@ def _identity(variable: Any) -> int:
     return id(variable if is_plain else variable.value)
 
 
-def _scaled(gradient: Any, factor: float) -> Any:
+def _scale(gradient: Any, factor: float) -> Any:
     """Return a gradient multiplied by a factor; None stays None."""
     return gradient if gradient is None or factor == 1.0 else tf.math.scalar_mul(factor, gradient)

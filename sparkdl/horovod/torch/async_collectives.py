@@ -52,7 +52,7 @@ def allreduce_async(
         tensor([1., 1.])
     """
     reduce = _reduction(operation(op, average), (prescale_factor, postscale_factor))
-    return start(reduce, process_set, [tensor], _named("allreduce", name), is_one=True)
+    return start(reduce, process_set, [tensor], _full_name("allreduce", name), is_one=True)
 
 
 def allreduce_async_(
@@ -71,7 +71,9 @@ def allreduce_async_(
         average, name, op, prescale_factor, postscale_factor, process_set: see `allreduce`.
     """
     reduce = _reduction(operation(op, average), (prescale_factor, postscale_factor))
-    return start(reduce, process_set, [tensor], _named("allreduce", name), [tensor], is_one=True)
+    return start(
+        reduce, process_set, [tensor], _full_name("allreduce", name), [tensor], is_one=True
+    )
 
 
 def grouped_allreduce_async(
@@ -90,7 +92,7 @@ def grouped_allreduce_async(
             `grouped_allreduce`.
     """
     reduce = _reduction(operation(op, average), (prescale_factor, postscale_factor))
-    return start(reduce, process_set, tensors, _named("allreduce", name))
+    return start(reduce, process_set, tensors, _full_name("allreduce", name))
 
 
 def grouped_allreduce_async_(
@@ -109,7 +111,7 @@ def grouped_allreduce_async_(
             `grouped_allreduce`.
     """
     reduce = _reduction(operation(op, average), (prescale_factor, postscale_factor))
-    return start(reduce, process_set, tensors, _named("allreduce", name), tensors)
+    return start(reduce, process_set, tensors, _full_name("allreduce", name), tensors)
 
 
 def sparse_allreduce_async(
@@ -139,7 +141,7 @@ def sparse_allreduce_async(
         raise ValueError(f"op is {op!r} for a sparse tensor; expected hvd.Average or hvd.Sum.")
     parts = [tensor._values(), tensor._indices().t().contiguous()]
     # With this name a rank whose tensor is dense meets the others, and all get an error.
-    handle = start(_gather, process_set, parts, _named("allreduce", name))
+    handle = start(_gather, process_set, parts, _full_name("allreduce", name))
     shape = tensor.shape
 
     def finish() -> Any:
@@ -159,7 +161,7 @@ def allgather_async(
     Args:
         tensor, name, process_set: see `allgather`.
     """
-    return start(_gather, process_set, [tensor], _named("allgather", name), is_one=True)
+    return start(_gather, process_set, [tensor], _full_name("allgather", name), is_one=True)
 
 
 def grouped_allgather_async(
@@ -170,7 +172,7 @@ def grouped_allgather_async(
     Args:
         tensors, name, process_set: see `grouped_allgather`.
     """
-    return start(_gather, process_set, tensors, _named("allgather", name))
+    return start(_gather, process_set, tensors, _full_name("allgather", name))
 
 
 def broadcast_async(
@@ -185,7 +187,7 @@ def broadcast_async(
         tensor, root_rank, name, process_set: see `broadcast`.
     """
     send = _sending(process_set, root_rank)
-    return start(send, process_set, [tensor], _named("broadcast", name), is_one=True)
+    return start(send, process_set, [tensor], _full_name("broadcast", name), is_one=True)
 
 
 def broadcast_async_(
@@ -200,7 +202,7 @@ def broadcast_async_(
         tensor, root_rank, name, process_set: see `broadcast`.
     """
     send = _sending(process_set, root_rank)
-    return start(send, process_set, [tensor], _named("broadcast", name), [tensor], is_one=True)
+    return start(send, process_set, [tensor], _full_name("broadcast", name), [tensor], is_one=True)
 
 
 def alltoall_async(
@@ -227,7 +229,7 @@ def alltoall_async(
     def exchange(ring: Ring, rows: Any) -> Any:
         return arrays.alltoall(ring, rows, counts)
 
-    return start(exchange, process_set, [tensor], _named("alltoall", name))
+    return start(exchange, process_set, [tensor], _full_name("alltoall", name))
 
 
 def reducescatter_async(
@@ -244,7 +246,7 @@ def reducescatter_async(
         tensor, name, op, process_set, prescale_factor, postscale_factor: see `reducescatter`.
     """
     scatter = _scattering(op, (prescale_factor, postscale_factor))
-    return start(scatter, process_set, [tensor], _named("reducescatter", name), is_one=True)
+    return start(scatter, process_set, [tensor], _full_name("reducescatter", name), is_one=True)
 
 
 def grouped_reducescatter_async(
@@ -262,7 +264,7 @@ def grouped_reducescatter_async(
             `grouped_reducescatter`.
     """
     scatter = _scattering(op, (prescale_factor, postscale_factor))
-    return start(scatter, process_set, tensors, _named("reducescatter", name))
+    return start(scatter, process_set, tensors, _full_name("reducescatter", name))
 
 
 def _reduction(op: str, scales: tuple[Any, Any]) -> arrays.Reduction:
@@ -283,5 +285,5 @@ def _gather(ring: Ring, *values: Any) -> list[Any]:
     return arrays.allgather(ring, values)
 
 
-def _named(call: str, name: str | None) -> str | None:
+def _full_name(call: str, name: str | None) -> str | None:
     return None if name is None else f"{call}.{name}"

@@ -44,8 +44,8 @@ class _Collective(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, start: Any, gradient: Any, *tensors: Any) -> tuple[Any, ...]:
         ctx.gradient = gradient
-        found = synchronize(start(tensors))
-        results = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+        outputs = synchronize(start(tensors))
+        results = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
         ctx.mark_non_differentiable(
             *[r for r in results if not (r.is_floating_point() or r.is_complex())]
         )

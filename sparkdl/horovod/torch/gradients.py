@@ -16,8 +16,6 @@ from sparkdl.horovod.torch.async_collectives import (
 )
 from sparkdl.horovod.torch.handles import synchronize
 
-__all__ = ["GradientReduction"]
-
 _Group = tuple[Any, ...]
 
 
@@ -55,9 +53,9 @@ class GradientReduction:
         self._sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self.is_alone = own_ring(process_set).is_alone
-        trained = [p for p in self.names if p.requires_grad]
-        self._group_of = {p: group for group in _groups(trained, groups) for p in group}
-        self._started: dict[_Group, Any] = {}
+        parameters = [p for p in self.names if p.requires_grad]
+        self._group_of = {p: group for group in _groups(parameters, groups) for p in group}
+        self._running: dict[_Group, Any] = {}
         self._passes_left: dict[Any, int] = {}
         self._sparse_dims: dict[Any, int] = {}
         self._forget()
@@ -65,10 +63,10 @@ class GradientReduction:
     @property
     def is_pending(self) -> bool:
         """True if gradients are being reduced."""
-        return bool(self._started)
+        return bool(self._running)
 
     @property
-    def trained(self) -> KeysView[Any]:
+    def parameters(self) -> KeysView[Any]:
         """The parameters whose gradients are reduced."""
         return self._group_of.keys()
 
@@ -92,7 +90,7 @@ class GradientReduction:
 
     def reset(self) -> None:
         """Wait for the gradients that are being reduced, forget them, and begin to count passes."""
-        for wait in self._started.values():
+        for wait in self._running.values():
             with contextlib.suppress(Exception):  # Also a failed one has ended.
                 wait()
         self._forget()
@@ -107,13 +105,13 @@ class GradientReduction:
         groups = list(dict.fromkeys(self._group_of.values()))
         errors: list[Exception] = []
         try:
-            _separate([p for group in groups if group not in self._started for p in group])
+            _separate([p for group in groups if group not in self._running for p in group])
             for group in groups:
-                if group not in self._started:
-                    with _kept(errors):
+                if group not in self._running:
+                    with _keep_error(errors):
                         self._start(group)
-            for group, wait in self._started.items():
-                with _kept(errors):
+            for group, wait in self._running.items():
+                with _keep_error(errors):
                     for parameter, gradient in zip(group, wait(), strict=True):
                         _assign(parameter, gradient)
             if errors:  # None waits any more, whose name the next step would need.
@@ -123,7 +121,7 @@ class GradientReduction:
             self._forget()
 
     def _forget(self) -> None:
-        self._started.clear()
+        self._running.clear()
         self.set_passes(self.passes)
 
     def _computed(self, parameter: Any) -> None:
@@ -147,7 +145,7 @@ class GradientReduction:
         if gradients[0].is_sparse and len(group) == 1 and not self._sparse_as_dense:
             self._sparse_dims[group[0]] = gradients[0].sparse_dim()
             finish = sparse_allreduce_async(gradients[0], name, self.op, self.process_set)
-            self._started[group] = lambda: [finish()]
+            self._running[group] = lambda: [finish()]
             return
         dense = [g.to_dense() if g.is_sparse else g for g in gradients]
         sent, contexts = zip(*map(self._compression.compress, dense), strict=True)
@@ -159,7 +157,7 @@ class GradientReduction:
             pairs = zip(synchronize(handle), contexts, strict=True)
             return [self._compression.decompress(result, ctx) for result, ctx in pairs]
 
-        self._started[group] = wait
+        self._running[group] = wait
 
 
 def _assign(parameter: Any, gradient: Any) -> None:
@@ -183,17 +181,17 @@ def _zeros(parameter: Any, sparse_dim: int | None) -> Any:
 
 def _separate(parameters: Sequence[Any]) -> None:
     """Give gradients that share their memory a memory each: results are written into it."""
-    seen = set()
+    places = set()
     for parameter in parameters:
         if parameter.grad is not None and not parameter.grad.is_sparse:
             place = parameter.grad.untyped_storage().data_ptr()
-            if place in seen:
+            if place in places:
                 parameter.grad = parameter.grad.clone()
-            seen.add(place)
+            places.add(place)
 
 
 @contextlib.contextmanager
-def _kept(errors: list[Exception]) -> Iterator[None]:
+def _keep_error(errors: list[Exception]) -> Iterator[None]:
     """Append the error of the block to a list."""
     try:
         yield
@@ -201,21 +199,21 @@ def _kept(errors: list[Exception]) -> Iterator[None]:
         errors.append(exc)
 
 
-def _groups(trained: Sequence[Any], groups: Any) -> list[_Group]:
+def _groups(parameters: Sequence[Any], groups: Any) -> list[_Group]:
     """Return the groups of the parameters whose gradients travel together."""
     if groups is None:
-        return [(parameter,) for parameter in trained]
+        return [(parameter,) for parameter in parameters]
     if isinstance(groups, int) and groups > 0:
-        parts = row_slices(len(trained), max(1, min(groups, len(trained))))
-        return [tuple(trained[part]) for part in parts if trained]
+        parts = row_slices(len(parameters), max(1, min(groups, len(parameters))))
+        return [tuple(parameters[part]) for part in parts if parameters]
     if isinstance(groups, int):
         raise ValueError(f"groups is {groups!r}; expected a positive number, or lists of tensors.")
-    given = [each for group in groups for each in group]
-    if other := [each for each in given if not isinstance(each, torch.Tensor)]:
+    grouped = [each for group in groups for each in group]
+    if other := [each for each in grouped if not isinstance(each, torch.Tensor)]:
         raise ValueError(f"groups has a {type(other[0]).__name__}; expected lists of parameters.")
-    if len({id(each) for each in given}) < len(given):
+    if len({id(each) for each in grouped}) < len(grouped):
         raise ValueError("groups has a parameter twice; expected each parameter once.")
-    known = set(trained)
-    chosen = [tuple(each for each in group if each in known) for group in groups]
-    listed = {each for group in chosen for each in group}
-    return [g for g in chosen if g] + [(p,) for p in trained if p not in listed]
+    trained = set(parameters)
+    used_groups = [tuple(each for each in group if each in trained) for group in groups]
+    in_groups = {each for group in used_groups for each in group}
+    return [g for g in used_groups if g] + [(p,) for p in parameters if p not in in_groups]

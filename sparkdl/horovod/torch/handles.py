@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from sparkdl.distribute.ring import Ring
-from sparkdl.errors import PeerLostError
+from sparkdl.errors import CollectiveError, PeerLostError
 from sparkdl.horovod.agreement import Disagreement, agree
 from sparkdl.horovod.arrays import Reduction
 from sparkdl.horovod.merging import Mergeable
@@ -17,18 +17,8 @@ from sparkdl.horovod.name_order import order_of
 from sparkdl.horovod.process_sets import ProcessSet
 from sparkdl.horovod.torch.tensors import as_array, as_tensor, write
 
-__all__ = [
-    "Handle",
-    "HorovodInternalError",
-    "call",
-    "horovod_errors",
-    "poll",
-    "start",
-    "synchronize",
-]
 
-
-class HorovodInternalError(RuntimeError):
+class HorovodInternalError(CollectiveError, RuntimeError):
     """A collective has failed: the ranks have called different ones, or a rank is lost."""
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from sparkdl.distribute.ring import Ring
+from sparkdl.files.typed_json import dtype_named, encoded
 from sparkdl.horovod import objects
-from sparkdl.horovod.agreement import agree, dtype_named
+from sparkdl.horovod.agreement import agree
 from sparkdl.horovod.process_sets import ProcessSet, global_process_set, root_in
 from sparkdl.horovod.torch.async_collectives import broadcast_async_
 from sparkdl.horovod.torch.handles import call, synchronize
@@ -68,12 +69,12 @@ def broadcast_object(
             kinds.append([arrays[-1].dtype.name, list(tensor.shape)])
             return len(arrays) - 1
 
-        sent = [_agreed(ring, obj, take), kinds] if ring.rank == root else None
-        rest, kinds = objects.broadcast_over(ring, sent, root)
+        sent = [_pack_if_possible(ring, obj, take), kinds] if ring.rank == root else None
+        structure, kinds = objects.broadcast_over(ring, sent, root)
         if ring.rank != root:
             arrays = [np.empty(shape, dtype_named(dtype)) for dtype, shape in kinds]
         tensors = [as_tensor(ring.broadcast(array, root)) for array in arrays]
-        return _unpacked(rest, lambda number: tensors[number])
+        return _unpacked(structure, lambda number: tensors[number])
 
     return call(broadcast, process_set, name and f"broadcast_object.{name}")
 
@@ -93,7 +94,7 @@ def allgather_object(
     """
 
     def gather(ring: Ring) -> list[Any]:
-        gathered = objects.allgather_over(ring, _agreed(ring, obj, as_array))
+        gathered = objects.allgather_over(ring, _pack_if_possible(ring, obj, as_array))
         return [_unpacked(each, as_tensor) for each in gathered]
 
     return list(call(gather, process_set, name and f"allgather_object.{name}"))
@@ -145,12 +146,12 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None)
         >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     is_root = root_in(global_process_set, root_rank) == global_process_set.rank()
-    sent: Any = None
+    state_parts: Any = None
     if is_root:
         state = optimizer.state_dict()
         entries = {key: _portable(entry) for key, entry in state["state"].items()}
-        sent = entries, [_portable(group) for group in state["param_groups"]]
-    entries, groups = broadcast_object(sent, root_rank)
+        state_parts = entries, [_portable(group) for group in state["param_groups"]]
+    entries, groups = broadcast_object(state_parts, root_rank)
     if is_root:
         return
     lengths = [len(group["params"]) for group in groups]
@@ -189,7 +190,7 @@ def _portable(entry: Any) -> Any:
     if isinstance(entry, dict):
         return {key: _portable(value) for key, value in entry.items()}
     try:
-        objects.encoded(_packed(entry, lambda tensor: 0))
+        encoded(_pack(entry, lambda tensor: 0))
     except TypeError:
         try:
             return _PICKLED, cloudpickle.dumps(entry)
@@ -202,45 +203,40 @@ def _restored(value: Any, device: Any = None) -> Any:
     """Return the value that `_portable` got, with its tensors on a device."""
     if isinstance(value, torch.Tensor):
         return value if device is None else value.to(device)
-    if isinstance(value, dict):
-        return {key: _restored(item, device) for key, item in value.items()}
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         # The other ranks know the secret of the gang, see `handshake`.
         return pickle.loads(value[1]) if value[0] == _PICKLED else value
-    for kind in (list, tuple):
-        if isinstance(value, kind):
-            return kind(_restored(item, device) for item in value)
-    return value
+    return _with_items(value, lambda item: _restored(item, device))
 
 
-def _agreed(ring: Ring, obj: Any, take: Callable[[Any], Any]) -> Any:
+def _pack_if_possible(ring: Ring, obj: Any, take: Callable[[Any], Any]) -> Any:
     """Return the object without its tensors; let all ranks fail if it has one without an array."""
     try:
-        return _packed(obj, take)
+        return _pack(obj, take)
     except ValueError as exc:
         agree(ring, {"error": str(exc)})
         raise
 
 
-def _packed(obj: Any, take: Callable[[Any], Any]) -> Any:
+def _pack(obj: Any, take: Callable[[Any], Any]) -> Any:
     """Return an object with what `take` returns in place of its tensors."""
     if isinstance(obj, torch.Tensor):
         return _TENSOR, take(obj)
-    if isinstance(obj, dict):
-        return {key: _packed(value, take) for key, value in obj.items()}
-    for kind in (list, tuple):
-        if isinstance(obj, kind):
-            return kind(_packed(item, take) for item in obj)
-    return obj
+    return _with_items(obj, lambda item: _pack(item, take))
 
 
 def _unpacked(obj: Any, give: Callable[[Any], Any]) -> Any:
-    """Return the object that `_packed` got, with tensors that `give` returns."""
+    """Return the object that `_pack` got, with tensors that `give` returns."""
     if isinstance(obj, tuple) and len(obj) == 2 and isinstance(obj[0], str) and obj[0] == _TENSOR:
         return give(obj[1])
+    return _with_items(obj, lambda item: _unpacked(item, give))
+
+
+def _with_items(obj: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a dict, list or tuple with what `change` returns in place of its items."""
     if isinstance(obj, dict):
-        return {key: _unpacked(value, give) for key, value in obj.items()}
+        return {key: change(value) for key, value in obj.items()}
     for kind in (list, tuple):
         if isinstance(obj, kind):
-            return kind(_unpacked(item, give) for item in obj)
+            return kind(map(change, obj))
     return obj

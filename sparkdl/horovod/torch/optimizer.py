@@ -14,8 +14,6 @@ from sparkdl.horovod.torch.compression import Compression
 from sparkdl.horovod.torch.gradients import GradientReduction
 from sparkdl.horovod.torch.handles import synchronize
 
-__all__ = ["DistributedOptimizer"]
-
 
 class _Distributed:
     """The methods that `DistributedOptimizer` adds to an optimizer."""
@@ -155,7 +153,7 @@ class _Distributed:
         self._reduction.finish()
 
     def _check_parameters(self) -> None:
-        trained = self._reduction.trained
+        trained = self._reduction.parameters
         every = [p for group in self.param_groups for p in group["params"]]
         new = [list(p.shape) for p in every if p.requires_grad and p not in trained]
         if new and not self._reduction.is_alone:
@@ -181,7 +179,7 @@ class _WithAdasum(_Distributed):
             closure: see the method of the optimizer.
         """
         self._check_parameters()
-        parameters = [p for p in self._reduction.trained if p.requires_grad]
+        parameters = [p for p in self._reduction.parameters if p.requires_grad]
         starts = [p.detach().clone() for p in parameters]
         loss = super(_Distributed, self).step(closure)  # type: ignore[misc]
         if not parameters:
@@ -255,7 +253,7 @@ def DistributedOptimizer(
     if combines:
         _check_adasum(process_set)
     reduction = GradientReduction(
-        _named(optimizer, named_parameters),
+        _names_of(optimizer, named_parameters),
         compression,
         backward_passes_per_step,
         Sum if combines else op,
@@ -297,7 +295,7 @@ def _check_adasum(process_set: ProcessSet) -> None:
         )
 
 
-def _named(optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> dict[Any, str]:
+def _names_of(optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> dict[Any, str]:
     """Return the names of the parameters of an optimizer.
 
     Raises:

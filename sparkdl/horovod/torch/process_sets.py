@@ -61,10 +61,10 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         Traceback (most recent call last):
         ValueError: there is a process set of the ranks [0] already: ...
     """
-    added = sets.add_process_set(process_set)
-    if added.included():
-        order_of(added)
-    return added
+    new_set = sets.add_process_set(process_set)
+    if new_set.included():
+        order_of(new_set)
+    return new_set
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

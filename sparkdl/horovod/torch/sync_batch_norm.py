@@ -8,8 +8,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sparkdl.horovod.reduction_ops import Sum
 from sparkdl.horovod.torch.collectives import allreduce
 
-__all__ = ["SyncBatchNorm"]
-
 
 class SyncBatchNorm(_BatchNorm):  # type: ignore[misc]
     """`torch.nn.BatchNorm` with the mean and variance of the batches of all ranks, while training.
@@ -46,7 +44,8 @@ class SyncBatchNorm(_BatchNorm):  # type: ignore[misc]
         shape = [1, -1] + [1] * (batch.dim() - 2)
         count = wide.new_tensor([wide.numel() // wide.size(1)])
         sums = allreduce(torch.cat([wide.sum(dims), count]), op=Sum)
-        mean, count = sums[:-1] / sums[-1], sums[-1].detach()
+        mean = sums[:-1] / sums[-1]
+        count = sums[-1].detach()
         centered = wide - mean.view(shape)
         variance = allreduce((centered**2).sum(dims), op=Sum) / count
         if self.running_mean is not None:

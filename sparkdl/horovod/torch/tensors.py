@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparkdl.horovod.agreement import dtype_named
-
-__all__ = ["as_array", "as_tensor", "write"]
+from sparkdl.files.typed_json import dtype_named
 
 
 def as_array(tensor: Any) -> Any:

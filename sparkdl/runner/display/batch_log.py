@@ -11,11 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl.jsonl import to_json
+from sparkdl.files.jsonl import to_json
 from sparkdl.runner import sigterm
-from sparkdl.runs import Run, RunState
-
-__all__ = ["PREFIX", "summarize_at_exit", "summary_line"]
+from sparkdl.runs import Run
 
 # The last line of the log is this, and JSON.
 PREFIX = "sparkdl: "
@@ -50,11 +48,13 @@ def _print_summary() -> None:
     with suppress(OSError, ValueError):
         run = _state.runs[-1]
         print(run)
-        if run.state != RunState.COMPLETE and run.is_resumable:
-            print(
-                f"To finish it: sparkdl resume {run.path}\n"
-                f"or run the program again with run_id={run.id!r}, if_exists='resume'"
-            )
+        if remedy := run.how_to_finish():
+            if run.has_work_left:
+                remedy = (
+                    f"To finish it: sparkdl resume {run.path}\n"
+                    f"or run the program again with run_id={run.id!r}, if_exists='resume'"
+                )
+            print(remedy.strip())
         print(summary_line(run, [run.id for run in _state.runs], _exit_code()), flush=True)
 
 

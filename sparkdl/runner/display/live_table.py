@@ -9,8 +9,6 @@ from tqdm import tqdm
 from sparkdl.runner.display.notebook_bar import NotebookBar
 from sparkdl.runs import Trial, table
 
-__all__ = ["LiveTable"]
-
 # Seconds between two updates. More frequent updates cannot be read.
 UPDATE_S = 0.5
 
@@ -29,7 +27,7 @@ class LiveTable:
         self._metric = metric
         self._bar = bar
         self._lines: list[Any] = []
-        self._shown: list[str] = []
+        self._shown_lines: list[str] = []
         self._next_s = 0.0
 
     def __enter__(self) -> "LiveTable":
@@ -57,11 +55,11 @@ class LiveTable:
             self._bar.show_table(columns, more)
             return
         lines = [*(table.padded(columns) if columns else []), *([more] if more else [])]
-        if lines != self._shown:
+        if lines != self._shown_lines:
             self._draw(lines)
 
     def _draw(self, lines: list[str]) -> None:
-        self._shown = lines
+        self._shown_lines = lines
         while len(self._lines) > len(lines):
             self._lines.pop().close()
         while len(self._lines) < len(lines):

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sparkdl.runner.display.heartbeat import duration_text
+from sparkdl.runner.display.progress_lines import duration_text
 from sparkdl.runs import table
-
-__all__ = ["NotebookBar", "is_notebook"]
 
 # Seconds between two updates. More frequent updates cannot be read.
 UPDATE_S = 1.0

@@ -8,28 +8,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from tqdm import tqdm
 
-from sparkdl import storage
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.slots import Slots
-from sparkdl.runner.display.harmless import harmless
-from sparkdl.runner.display.heartbeat import (
-    Heartbeat,
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
+from sparkdl.runner.display.live_table import LiveTable
+from sparkdl.runner.display.notebook_bar import NotebookBar, is_notebook
+from sparkdl.runner.display.progress_lines import (
+    LineTimes,
     duration_text,
     estimate_left_s,
     progress_text,
 )
-from sparkdl.runner.display.live_table import LiveTable
-from sparkdl.runner.display.notebook_bar import NotebookBar, is_notebook
 from sparkdl.runner.display.trial_output import MAX_LOGS, TrialOutput
+from sparkdl.runner.harmless import harmless
 from sparkdl.runs import Run, Trial, table
-from sparkdl.runs.layout import TrialPaths
 from sparkdl.runs.states import TrialState
-
-__all__ = ["Progress"]
 
 Steps = Mapping[int, int]
 
@@ -41,6 +40,8 @@ MAX_FAILURES = 20
 
 # A line shows this many numbers of a trial.
 MAX_NUMBERS = 5
+# Characters of the reason of a failure: its remedy stands at the end.
+MAX_REASON = 400
 
 
 class Progress:
@@ -51,17 +52,17 @@ class Progress:
     Args:
         run: the run.
         plan: the processes of a trial.
-        shown: False shows nothing at all.
+        is_shown: False shows nothing at all.
         logs: the output of trials to show, see `TrialOutput`.
 
     Attributes:
-        shown: True if anything is shown.
+        is_shown: True if anything is shown.
     """
 
-    def __init__(self, run: Run, plan: Plan, shown: bool, logs: str = "all") -> None:
+    def __init__(self, run: Run, plan: Plan, is_shown: bool, logs: str = "all") -> None:
         self._run = run
         self._plan = plan
-        self.shown = shown
+        self.is_shown = is_shown
         self._bar: Any = None
         self._is_notebook = is_notebook()
         self._is_text = not sys.stderr.isatty() and not self._is_notebook
@@ -71,7 +72,7 @@ class Progress:
         self._num_unshown = 0
         self._at_once = 1
         self._begun_s = time.monotonic()
-        self._heartbeat = Heartbeat(self._begun_s)
+        self._line_times = LineTimes(self._begun_s)
         self._estimated_s = -LINE_S
         self._estimate_s: float | None = None
         self._has_noted_end = False
@@ -88,10 +89,10 @@ class Progress:
 
     @harmless
     def _open(self) -> None:
-        if self.shown and self._is_notebook:
+        if self.is_shown and self._is_notebook:
             self._bar = NotebookBar(self._run.name)
             self._table = LiveTable(self._run.metric or "value", self._bar)
-        elif self.shown and not self._is_text:
+        elif self.is_shown and not self._is_text:
             bar_format = "{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
             self._bar = tqdm(total=0, desc=self._run.name, bar_format=bar_format)
 
@@ -115,7 +116,7 @@ class Progress:
         self._total = self._num_done + trials
         self._at_once = limit
         self._begun_s = time.monotonic()
-        self._heartbeat = Heartbeat(self._begun_s)
+        self._line_times = LineTimes(self._begun_s)
         self.say(self._extent(trials, limit, slots))
         if self._bar is not None:
             self._bar.total = None if trials == math.inf else int(self._total)
@@ -134,7 +135,7 @@ class Progress:
     @harmless
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        if self.shown:
+        if self.is_shown:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
 
@@ -159,7 +160,7 @@ class Progress:
             trial: the trial.
             last: the attempt is over; also show a last line without a line end.
         """
-        if self.shown:
+        if self.is_shown:
             self._output.show_new(trial, last)
 
     def show_outputs(self, trials: Sequence[Trial]) -> None:
@@ -172,7 +173,7 @@ class Progress:
     @harmless
     def trial_started(self, trial: Trial, attempt: int) -> None:
         """Show the hosts on which the ranks of a gang run."""
-        if not (self.shown and self._plan.is_gang):
+        if not (self.is_shown and self._plan.is_gang):
             return
         ranks = json.loads(storage.read(TrialPaths(trial.path).attempt(attempt)))["ranks"]
         places = [f"{name} at {rank['endpoint']}" for name, rank in ranks.items()]
@@ -193,11 +194,11 @@ class Progress:
             self._best = best[0].value if best else None
         elif trial.value is not None and (self._best is None or self._beats(trial.value)):
             self._best = trial.value
-            if self.shown:
+            if self.is_shown:
                 self._output.show_best(trial)
         if self._bar is not None:
             self._bar.update()
-        if self.shown and (self._is_text or trial.state != TrialState.COMPLETE):
+        if self.is_shown and (self._is_text or trial.state != TrialState.COMPLETE):
             self._show_result(trial)
 
     def _show_result(self, trial: Trial) -> None:
@@ -214,7 +215,7 @@ class Progress:
         params = "".join(f" {k}={table.cell(v)}" for k, v in trial.params.items())
         last, name = trial.last_value, self._run.metric or "value"
         value = _numbers(trial, self._run.metric) if last is None else f": {name} {last:.5g}"
-        why = f" ({trial.summary[:100]})" if trial.error else ""
+        why = f" ({shorten(trial.summary, MAX_REASON, placeholder=' ...')})" if trial.error else ""
         is_elsewhere = trial.host not in (None, socket.gethostname())
         where = f" on {trial.host}" if why and is_elsewhere else ""
         number = f"[{self._num_done}{total}] trial {trial.number}"
@@ -234,7 +235,7 @@ class Progress:
             steps: the last step that each trial has reported, by the number of the trial.
         """
         self._note_end_of_program()
-        if self.shown and self._is_text and self._heartbeat.is_due(time.monotonic()):
+        if self.is_shown and self._is_text and self._line_times.is_due(time.monotonic()):
             self._show_heartbeat(newest, steps)
         if self._bar is None:
             return

@@ -1,14 +1,14 @@
 """Runs on the driver. TensorBoard of a run whose verb got `tensorboard=True`."""
 
 from collections.abc import Callable
+from typing import cast
 
+from sparkdl.board.start import start_tensorboard
+from sparkdl.board.viewer import TensorBoard
 from sparkdl.errors import ConfigError
-from sparkdl.runner.display.harmless import tolerated
 from sparkdl.runner.display.notebook_bar import is_notebook
+from sparkdl.runner.harmless import tolerated
 from sparkdl.runs import Run
-from sparkdl.runs.tensorboard import start_tensorboard
-
-__all__ = ["announce_tensorboard", "open_tensorboard"]
 
 # The longest time that a run waits for the address of TensorBoard.
 WAIT_S = 20.0
@@ -20,16 +20,16 @@ def open_tensorboard(run: Run) -> None:
         run.attach_tensorboard(start_tensorboard(run, current=lambda: run))
 
 
-def announce_tensorboard(run: Run, say: Callable[[str], None], shown: bool) -> None:
+def announce_tensorboard(run: Run, say: Callable[[str], None], shows_page: bool) -> None:
     """Show the address of TensorBoard, and in a notebook the page.
 
     Args:
         run: the run.
         say: shows a line.
-        shown: show the page in a notebook.
+        shows_page: show the page in a notebook.
     """
     with tolerated("show TensorBoard"):
-        tensorboard = run.tensorboard()
+        tensorboard = cast(TensorBoard, run.tensorboard())
         try:
             say(f"TensorBoard shows the run at {tensorboard.await_url(WAIT_S)}")
         except TimeoutError:
@@ -37,5 +37,5 @@ def announce_tensorboard(run: Run, say: Callable[[str], None], shown: bool) -> N
         except ConfigError as exc:
             say(f"Note: {exc}")
         else:
-            if shown and is_notebook():
+            if shows_page and is_notebook():
                 tensorboard.display()

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["visible_text", "without_styles"]
-
 # Sequences that set colors, or move the cursor to another line.
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-JL-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
 _PARTS = re.compile(r"\r|\x08+|\x1b\[[0-2]?K|[^\r\x08\x1b]+|\x1b")
@@ -33,15 +31,15 @@ def visible_text(line: str) -> str:
     """
     if not {"\r", "\x08"} & set(line):
         return line
-    shown, cursor = "", 0
+    visible, cursor = "", 0
     for part in _PARTS.findall(_STYLE.sub("", line)):
         if part == "\r":
             cursor = 0
         elif part[0] == "\x08":
             cursor = max(0, cursor - len(part))
         elif part[0] == "\x1b":
-            shown = shown[:cursor] if part != "\x1b[1K" else " " * cursor + shown[cursor:]
+            visible = visible[:cursor] if part != "\x1b[1K" else " " * cursor + visible[cursor:]
         else:
-            shown = shown[:cursor] + part + shown[cursor + len(part) :]
+            visible = visible[:cursor] + part + visible[cursor + len(part) :]
             cursor += len(part)
-    return shown.rstrip()
+    return visible.rstrip()

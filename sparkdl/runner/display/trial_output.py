@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 
-from sparkdl import storage
 from sparkdl.cluster.plan import Plan
-from sparkdl.jsonl import LogTail
+from sparkdl.files import storage
+from sparkdl.files.jsonl import LogTail
+from sparkdl.host.tensorflow_noise import is_noise
 from sparkdl.options import Options
 from sparkdl.runner.display.terminal_text import visible_text, without_styles
 from sparkdl.runs import Run, Trial
-from sparkdl.tensorflow_noise import is_noise
-
-__all__ = ["MAX_LOGS", "TrialOutput", "logs_of"]
 
 # The number of ranks of a gang, or of trials on a remote store, whose output is shown live.
 MAX_LOGS = 8
@@ -86,9 +84,9 @@ class TrialOutput:
         lines = [visible_text(line) for line in tail.lines(last) if not is_noise(line)]
         if not self._has_styles:
             lines = [without_styles(line) for line in lines]
-        if tail.skipped:
-            lines.insert(0, f"... {tail.skipped} bytes are in {tail.url}")
-            tail.skipped = 0
+        if tail.num_skipped_bytes:
+            lines.insert(0, f"... {tail.num_skipped_bytes} bytes are in {tail.url}")
+            tail.num_skipped_bytes = 0
         label = name if name and len(self._run.trials) == 1 else f"trial {trial.number} {name}"
         if lines:
             self._say("\n".join(f"[{label.strip()}] {line}" for line in lines))

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sparkdl.cluster.base import Cluster
-from sparkdl.runner.display.harmless import tolerated
-
-__all__ = ["waiting_for_executors"]
+from sparkdl.runner.harmless import tolerated
 
 # Seconds until the first line, and between two lines.
 FIRST_S = 10.0
@@ -31,11 +29,12 @@ def waiting_for_executors(cluster: Cluster, say: Callable[[str], None]) -> Itera
         while not is_over.wait(pause_s):
             pause_s = LATER_S
             with tolerated("count the executors of Spark"):
-                registered, expected = cluster.executors()
-                if registered < expected and not is_over.is_set():
+                registered, num_expected = cluster.executors()
+                if registered < num_expected and not is_over.is_set():
                     seconds = time.monotonic() - begun_s
                     say(
-                        f"Waiting for Spark: {registered} of {expected} executors ({seconds:.0f} s)"
+                        f"Waiting for Spark: {registered} of {num_expected} executors "
+                        f"({seconds:.0f} s)"
                     )
 
     thread = threading.Thread(target=watch, name="sparkdl-waiting", daemon=True)

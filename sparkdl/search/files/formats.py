@@ -10,8 +10,6 @@ from sparkdl.search.files.ranges import choices_of, range_of, space_of
 from sparkdl.search.files.yaml_entries import Entry, read_document
 from sparkdl.search.space.spaces import Categorical, Dimension, Float, Int, Space
 
-__all__ = ["SearchDeclaration", "read_space"]
-
 # A table maps a key of a file to the option that it sets and the function that reads its value.
 Reader = Callable[[Entry], Any]
 Table = Mapping[str, tuple[str, Reader]]
@@ -86,8 +84,8 @@ def read_space(path: str | os.PathLike[str]) -> SearchDeclaration:
         return _cloudml(root)
     if names & (_CONFIG.keys() | _RANGES.keys() | _CONFIG_REFUSED.keys() | {"ParameterRanges"}):
         return _sagemaker(root)
-    known = [*_JOB, "ParameterRanges", *_CONFIG, *_RANGES]
-    hint = next(filter(None, (suggest(name, known) for name in names)), "")
+    valid_keys = [*_JOB, "ParameterRanges", *_CONFIG, *_RANGES]
+    hint = next(filter(None, (suggest(name, valid_keys) for name in names)), "")
     raise root.error(
         f"the file has {', '.join(names) or 'no keys'}, and declares no search.{hint} Expected "
         "trainingInput or hyperparameters (CloudML Engine), or ParameterRanges (SageMaker)."
@@ -148,12 +146,12 @@ def _cloudml(root: Entry) -> SearchDeclaration:
     if top.keys() >= _JOB:
         raise root.error("the file has both trainingInput and hyperparameters. Remove one.")
     job = top.get("trainingInput", root)
-    job_fields = job.fields(refused=_JOB_REFUSED)
+    job_fields = job.fields(unsupported=_JOB_REFUSED)
     if "hyperparameters" not in job_fields:
         hint = suggest("hyperparameters", job_fields)
         raise job.error(f"{job.name} has no hyperparameters.{hint or ' Add it.'}")
     spec = job_fields["hyperparameters"].fields(
-        [*_CLOUDML, "params"], required=["params"], refused=_CLOUDML_REFUSED
+        [*_CLOUDML, "params"], required=["params"], unsupported=_CLOUDML_REFUSED
     )
     options = _options(_CLOUDML, spec)
     params = [_param(param) for param in spec["params"].nonempty_items()]
@@ -162,7 +160,8 @@ def _cloudml(root: Entry) -> SearchDeclaration:
 
 def _param(param: Entry) -> tuple[Entry, Dimension]:
     fields = param.fields(_PARAM, required=_PARAM[:2])
-    kind, keys = fields["type"].text(), fields["type"].one_of(_TYPES)
+    kind = fields["type"].text()
+    keys = fields["type"].one_of(_TYPES)
     for name, entry in fields.items():
         if name not in (*_PARAM[:2], *keys, "scaleType"):
             raise entry.error(f"{name} is not valid for type {kind}, which has {', '.join(keys)}.")
@@ -225,7 +224,7 @@ def _sagemaker(root: Entry) -> SearchDeclaration:
     ranges = top.get("ParameterRanges", root)
     range_keys = ["ParameterRanges"] if "ParameterRanges" in top else [*_RANGES]
     top = root.fields(
-        [*_CONFIG, *_PARTS, *range_keys], refused={**_CONFIG_REFUSED, **_RANGES_REFUSED}
+        [*_CONFIG, *_PARTS, *range_keys], unsupported={**_CONFIG_REFUSED, **_RANGES_REFUSED}
     )
     options = _options(_CONFIG, top)
     for name, table in _PARTS.items():
@@ -236,7 +235,7 @@ def _sagemaker(root: Entry) -> SearchDeclaration:
             early_stopping = top["TrainingJobEarlyStoppingType"]
             raise early_stopping.error("Strategy Hyperband stops trials itself. Write Off.")
         options["pruner"] = "hyperband"
-    lists = top if ranges is root else ranges.fields(_RANGES, refused=_RANGES_REFUSED)
+    lists = top if ranges is root else ranges.fields(_RANGES, unsupported=_RANGES_REFUSED)
     params = [
         _range(item, _RANGES[name])
         for name, entry in lists.items()

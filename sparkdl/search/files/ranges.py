@@ -9,8 +9,6 @@ from sparkdl.errors import ConfigError
 from sparkdl.search.files.yaml_entries import Entry
 from sparkdl.search.space.spaces import Categorical, Dimension, Float, Int, Space
 
-__all__ = ["choices_of", "range_of", "space_of"]
-
 # SageMaker does not document which scale `Auto` chooses. Here a range of three powers of ten or
 # more is logarithmic. The limit is slightly below 1000 to allow for rounding errors.
 AUTO_LOG_RATIO = 999.999

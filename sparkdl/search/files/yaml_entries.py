@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError, suggest
-
-__all__ = ["Entry", "read_document"]
+from sparkdl.files import storage
 
 T = TypeVar("T")
 
@@ -50,33 +48,34 @@ class Entry:
 
     def fields(
         self,
-        known: Collection[str] | None = None,
+        valid_keys: Collection[str] | None = None,
         required: Collection[str] = (),
-        refused: Mapping[str, str] | None = None,
+        unsupported: Mapping[str, str] | None = None,
     ) -> "dict[str, Entry]":
         """Return the entries of a mapping, by key.
 
         Args:
-            known: the valid keys; None if any key is valid.
+            valid_keys: the valid keys; None if any key is valid.
             required: the keys that must be present.
-            refused: keys that are not supported, with the text that tells what to do instead.
+            unsupported: keys that are not supported, with the text that tells what to do instead.
         """
         if not isinstance(self.node, yaml.MappingNode):
-            raise self._expected("names with values")
+            raise self._type_error("names with values")
         entries: dict[str, Entry] = {}
-        refused = refused or {}
+        unsupported = unsupported or {}
         for key, node in self.node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             line = key.start_mark.line + 1
             entry = Entry(self.path, line, name, node)
             if name in entries:
                 raise entry.error(f"{name} is defined twice, first on line {entries[name].line}.")
-            if name in refused:
-                raise entry.error(f"{name} is not supported. {refused[name]}")
-            if known is not None and name not in known:
-                names = ", ".join(known)
+            if name in unsupported:
+                raise entry.error(f"{name} is not supported. {unsupported[name]}")
+            if valid_keys is not None and name not in valid_keys:
+                names = ", ".join(valid_keys)
                 raise entry.error(
-                    f"unknown key {name!r} in {self.name}.{suggest(name, known)} Keys are {names}."
+                    f"unknown key {name!r} in {self.name}.{suggest(name, valid_keys)} Keys are "
+                    f"{names}."
                 )
             entries[name] = entry
         for name in required:
@@ -87,7 +86,7 @@ class Entry:
     def items(self) -> "list[Entry]":
         """Return the items of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self._expected("a list")
+            raise self._type_error("a list")
         return [
             Entry(self.path, node.start_mark.line + 1, f"{self.name}[{i}]", node)
             for i, node in enumerate(self.node.value)
@@ -103,27 +102,27 @@ class Entry:
     def scalar(self) -> Any:
         """Return a string, number or boolean; a value in quotes is a string."""
         if not isinstance(self.node, yaml.ScalarNode):
-            raise self._expected("a single value")
+            raise self._type_error("a single value")
         text = str(self.node.value)
         if self.node.style is not None:
             return text
         if text.lower() in _KEYWORDS:
             if (value := _KEYWORDS[text.lower()]) is None:
-                raise self._expected("a value")
+                raise self._type_error("a value")
             return value
         return self.number() if _NUMBER.fullmatch(text) else text
 
     def text(self) -> str:
         """Return a string that is not empty."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value:
-            raise self._expected("a name")
+            raise self._type_error("a name")
         return str(self.node.value)
 
     def number(self) -> int | float:
         """Return a number, which may be in quotes; one without a decimal point is an `int`."""
         text = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
         if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-            raise self._expected("a number")
+            raise self._type_error("a number")
         return int(text) if _WHOLE.fullmatch(text) else float(text)
 
     def whole(self, least: int | None = None) -> int:
@@ -131,7 +130,7 @@ class Entry:
         bound = "" if least is None else f" of at least {least}"
         number = self.number()
         if number != int(number) or (least is not None and number < least):
-            raise self._expected(f"a whole number{bound}")
+            raise self._type_error(f"a whole number{bound}")
         return int(number)
 
     def flag(self) -> bool:
@@ -143,14 +142,14 @@ class Entry:
         text = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
         name = text.lower() if lower else text
         if name not in choices:
-            raise self._expected(f"one of {', '.join(choices)}", suggest(name, choices))
+            raise self._type_error(f"one of {', '.join(choices)}", suggest(name, choices))
         return choices[name]
 
-    def _expected(self, expected: str, hint: str = "") -> ConfigError:
+    def _type_error(self, valid: str, hint: str = "") -> ConfigError:
         kinds = {yaml.SequenceNode: "a list", yaml.MappingNode: "names with values"}
         is_scalar = isinstance(self.node, yaml.ScalarNode)
         value = repr(self.node.value) if is_scalar else kinds[type(self.node)]
-        return self.error(f"{self.name} is {value}; expected {expected}.{hint}")
+        return self.error(f"{self.name} is {value}; expected {valid}.{hint}")
 
 
 def read_document(path: str | os.PathLike[str]) -> Entry:

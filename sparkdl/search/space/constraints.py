@@ -8,8 +8,6 @@ from typing import Any
 
 from sparkdl.errors import ConfigError, suggest
 
-__all__ = ["Constraints"]
-
 _logger = logging.getLogger("sparkdl.search")
 
 # A constraint of many parameters is evaluated at so many ends of the space before a search starts.
@@ -134,10 +132,10 @@ def _name(name: str, is_called: bool, text: str, names: Sequence[str]) -> str:
     if is_called and name in _FUNCTIONS:
         return ""
     if is_called or name not in names:
-        known = [*_FUNCTIONS] if is_called else [*dict.fromkeys(names)]
+        valid_names = [*_FUNCTIONS] if is_called else [*dict.fromkeys(names)]
         kind = "functions are" if is_called else "parameters of the space are"
         raise ConfigError(
-            f"the constraint {text!r} names {name!r}; the {kind} {', '.join(known)}."
-            f"{suggest(name, known)}"
+            f"the constraint {text!r} names {name!r}; the {kind} {', '.join(valid_names)}."
+            f"{suggest(name, valid_names)}"
         )
     return name

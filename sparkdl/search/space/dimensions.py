@@ -15,8 +15,6 @@ from sparkdl.search.space.grid import to_json_value
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["Categorical", "Dimension", "Float", "Int", "dimension_from_dict"]
-
 
 @dataclass(frozen=True)
 class Float:
@@ -206,16 +204,16 @@ class Categorical:
             raise ConfigError("choices is empty; expected at least one value.")
         choices = tuple(to_json_value("choices", c) for c in self.choices)
         object.__setattr__(self, "choices", choices)
-        seen: dict[Any, Any] = {}
+        by_key: dict[Any, Any] = {}
         for choice in choices:
             if choice != choice:
                 raise ConfigError("choices has NaN, which is not equal to itself; remove it.")
-            if (key := self.sampled(choice)) in seen:
+            if (key := self.sampled(choice)) in by_key:
                 raise ConfigError(
-                    f"choices has {seen[key]!r} and {choice!r}, which cannot be distinguished; "
+                    f"choices has {by_key[key]!r} and {choice!r}, which cannot be distinguished; "
                     "remove one of them."
                 )
-            seen[key] = choice
+            by_key[key] = choice
 
     def to_dict(self) -> dict[str, Any]:
         """Return the dimension as a dict for JSON, see `dimension_from_dict`."""
@@ -268,9 +266,9 @@ Dimension = Float | Int | Categorical
 _TYPES: dict[str, type[Any]] = {"Float": Float, "Int": Int, "Categorical": Categorical}
 
 
-def dimension_from_dict(stored: Mapping[str, Any]) -> Dimension:
+def dimension_from_dict(fields: Mapping[str, Any]) -> Dimension:
     """Create a dimension from the dict that its `to_dict` returned."""
-    values = dict(stored)
+    values = dict(fields)
     dimension: Dimension = _TYPES[values.pop("type")](**values)
     return dimension
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["check_param_name", "combine_values", "to_json_value"]
-
 Params = dict[str, Any]
 
 

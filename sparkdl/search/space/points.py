@@ -10,8 +10,6 @@ from typing import Any
 from sparkdl.search.space.constraints import Constraints
 from sparkdl.search.space.spaces import Space
 
-__all__ = ["UntriedPoints", "count_points", "grid_points"]
-
 # With this many random points in a row that may not be tried, only few others may.
 MAX_DRAWS = 100
 
@@ -45,16 +43,16 @@ class UntriedPoints:
         self._space = space
         self._constraints = constraints
         self._size = size
-        self._tried: set[str] = set()
+        self._tried_keys: set[str] = set()
 
     def remove(self, point: Mapping[str, Any]) -> None:
         """Take note of a point that was tried."""
         if self.has(point):  # Other constraints may have allowed it, before a resume.
-            self._tried.add(_key(point))
+            self._tried_keys.add(_key(point))
 
     def has(self, point: Mapping[str, Any]) -> bool:
         """Return True if a point may be tried."""
-        if _key(point) in self._tried:
+        if _key(point) in self._tried_keys:
             return False
         return self._constraints.is_empty or self._constraints.allow(self._space.params(point))
 
@@ -69,7 +67,7 @@ class UntriedPoints:
         if self._size is None:
             return None
         if not fixed:
-            return self._size - len(self._tried)
+            return self._size - len(self._tried_keys)
         return sum(map(self.has, self._space.points(fixed)))
 
     def draw(
@@ -89,8 +87,8 @@ class UntriedPoints:
                 return point
         if self._size is None:
             return None
-        left = [point for point in self._space.points(fixed) if self.has(point)]
-        return choose.choice(left) if left else None
+        points = [point for point in self._space.points(fixed) if self.has(point)]
+        return choose.choice(points) if points else None
 
 
 def count_points(space: Space, constraints: Constraints, most: float) -> int | None:
@@ -124,12 +122,14 @@ def grid_points(space: Space, first: Sequence[Mapping[str, Any]]) -> Iterator[di
         [{'a': 1, 'b': 4}, {'a': 1, 'b': 3}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}]
     """
     space.check_finite()
-    chosen: list[dict[str, Any]] = []
+    first_points: list[dict[str, Any]] = []
     for params in first:
         points = (point for point in space.points() if params.items() <= point.items())
-        chosen += itertools.islice((point for point in points if point not in chosen), 1)
-    yield from chosen
-    yield from (point for point in space.points() if point not in chosen)
+        first_points += itertools.islice(
+            (point for point in points if point not in first_points), 1
+        )
+    yield from first_points
+    yield from (point for point in space.points() if point not in first_points)
 
 
 def _key(point: Mapping[str, Any]) -> str:

@@ -97,24 +97,24 @@ class Space:
                 )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Space":
+    def of(cls, dimensions: Mapping[str, Any]) -> "Space":
         """Create a space from the dict that the user wrote; a list stands for `Categorical`.
 
         Raises:
             ConfigError: if a name or a dimension is invalid; the message names the parameter.
         """
-        if not isinstance(given, Mapping) or not given:
+        if not isinstance(dimensions, Mapping) or not dimensions:
             raise ConfigError(
-                f"space is {given!r}; expected a dict from each parameter to {cls.KINDS}."
+                f"space is {dimensions!r}; expected a dict from each parameter to {cls.KINDS}."
             )
-        return cls._of(given)
+        return cls._of(dimensions)
 
     @classmethod
-    def _of(cls, given: Mapping[str, Any], place: str = "") -> "Space":
+    def _of(cls, dimensions: Mapping[str, Any], place: str = "") -> "Space":
         return cls(
             {
                 check_param_name(name): cls._dimension(f"{place}{name!r}", value)
-                for name, value in given.items()
+                for name, value in dimensions.items()
             }
         )
 
@@ -139,26 +139,28 @@ class Space:
         )
 
     @classmethod
-    def _conditional(cls, place: str, given: Mapping[Any, Any]) -> Conditional:
-        for choice, params in given.items():
+    def _conditional(cls, place: str, dimensions: Mapping[Any, Any]) -> Conditional:
+        for choice, params in dimensions.items():
             if not isinstance(params, Mapping):
                 raise ConfigError(
                     f"space[{place}][{choice!r}] is {params!r}; expected a dict of the parameters "
                     f"that exist only with {choice!r}, {{}} for none. Write a list for choices "
                     "without parameters of their own."
                 )
-        spaces = [cls._of(params, f"{place}][{choice!r}][") for choice, params in given.items()]
-        return Conditional(list(given), tuple(spaces))
+        spaces = [
+            cls._of(params, f"{place}][{choice!r}][") for choice, params in dimensions.items()
+        ]
+        return Conditional(list(dimensions), tuple(spaces))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the space as a dict for JSON, see `from_dict`."""
         return {name: dimension.to_dict() for name, dimension in self.dimensions.items()}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> "Space":
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Space":
         """Create a space from the dict that `to_dict` returned."""
         dimensions: dict[str, Dimension] = {}
-        for name, values in stored.items():
+        for name, values in fields.items():
             if "spaces" in values:
                 spaces = tuple(cls.from_dict(space) for space in values["spaces"])
                 dimensions[name] = Conditional(values["choices"], spaces)
@@ -288,12 +290,12 @@ class Space:
             ConfigError: if a parameter is unknown or does not exist with the other values, or the
                 space does not contain its value.
         """
-        known = [name for name, _ in self.all_dimensions()]
+        valid_names = [name for name, _ in self.all_dimensions()]
         for name in params:
-            if name not in known:
+            if name not in valid_names:
                 raise ConfigError(
                     f"unknown parameter {name!r}; the space has "
-                    f"{', '.join(dict.fromkeys(known))}.{suggest(name, known)}"
+                    f"{', '.join(dict.fromkeys(valid_names))}.{suggest(name, valid_names)}"
                 )
         checked = self._check(params)
         for name in params:
@@ -351,13 +353,17 @@ class Space:
         return self._points([*self.dimensions.items()], fixed, "", self)
 
     def _points(
-        self, left: list[tuple[str, Dimension]], fixed: Mapping[str, Any], path: str, root: "Space"
+        self,
+        remaining: list[tuple[str, Dimension]],
+        fixed: Mapping[str, Any],
+        path: str,
+        root: "Space",
     ) -> Iterator[dict[str, Any]]:
         """Yield the points of the dimensions that are left; the last name varies fastest."""
-        if not left:
+        if not remaining:
             yield {}
             return
-        (name, dimension), *others = left
+        (name, dimension), *others = remaining
         key = root._key(path, name)
         for value in [fixed[key]] if key in fixed else dimension.all_values() or []:
             inner: Iterator[dict[str, Any]] = iter([{}])

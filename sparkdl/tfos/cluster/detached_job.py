@@ -17,12 +17,10 @@ from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.plan import Member, Plan
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.topology import Submit
-from sparkdl.polling import Outages, poll_s
-from sparkdl.rank_files import RankFiles
+from sparkdl.files.polling import Outages, poll_s
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.runs.states import Failure
 from sparkdl.tfos.cluster.node_files import ALIVE, END, FEED_OVER, OUTCOME, beat_s, read_outcome
-
-__all__ = ["DetachedJob"]
 
 POLL_S = 0.05
 
@@ -52,7 +50,7 @@ class DetachedJob:
         self._detached = [member for member in plan.members if member.role.must_return]
         self._outcomes: dict[int, Outcome] = {}
         self._beats: dict[int, tuple[bytes, float]] = {}
-        self._ended = threading.Event()
+        self._end = threading.Event()
         self._end_is_ordered = False
         self._end_is_written = False
         self._secret = b""
@@ -66,7 +64,7 @@ class DetachedJob:
 
     def end(self) -> None:
         """Order all nodes to end: the thread in `run` writes the order."""
-        self._ended.set()
+        self._end.set()
 
     def look(self) -> None:
         """Do nothing: the thread in `run` looks by itself."""
@@ -89,7 +87,7 @@ class DetachedJob:
         return [{"outcome": outcome.to_json()} for outcome in outcomes]
 
     def _follow(self, launched: "Future[list[Any]]") -> list[Outcome]:
-        while not self._ended.wait(self._poll_s):
+        while not self._end.wait(self._poll_s):
             is_up = launched.done()
             self._look(is_up, time.monotonic())
             if is_up:
@@ -105,8 +103,8 @@ class DetachedJob:
 
         Nodes that get no order end with the application at the latest.
         """
-        begun = time.monotonic()
-        until, order_until = begun + self._grace_s, begun + ORDER_TIMEOUT_S
+        begin_s = time.monotonic()
+        until, order_until = begin_s + self._grace_s, begin_s + ORDER_TIMEOUT_S
         while (now := time.monotonic()) < (until if self._end_is_written else order_until):
             if not self._end_is_written:
                 with self._order_outages.tolerated():
@@ -131,9 +129,9 @@ class DetachedJob:
 
     def _look(self, is_up: bool, now: float) -> None:
         with self._outages.tolerated():
-            seen = self._files.look()
-            self._end_is_ordered = seen.has_order(FEED_OVER) or seen.has_order(END)
-            for rank in {m.rank for m in self._detached} & seen.ranks(OUTCOME):
+            listing = self._files.look()
+            self._end_is_ordered = listing.has_order(FEED_OVER) or listing.has_order(END)
+            for rank in {m.rank for m in self._detached} & listing.ranks(OUTCOME):
                 if rank not in self._outcomes:
                     self._outcomes[rank] = read_outcome(self._files, rank, self._secret)
             running = [m for m in self._detached if m.rank not in self._outcomes]

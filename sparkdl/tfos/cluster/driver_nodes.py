@@ -9,10 +9,8 @@ from sparkdl.cluster.gang.task import RankTask, run_rank
 from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.topology import Submit
-from sparkdl.rank_files import RankFiles
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.tfos.cluster.node_policy import NodePolicy
-
-__all__ = ["DriverNodesJob"]
 
 
 class DriverNodesJob:

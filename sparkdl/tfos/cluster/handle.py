@@ -9,20 +9,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparkdl import storage
 from sparkdl.cluster.base import Cluster
 from sparkdl.errors import ConfigError, RunStoppedError
-from sparkdl.polling import Outages, poll_s, retry
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.polling import Outages, poll_s, retry
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.runner import sigterm
 from sparkdl.runs import Run
-from sparkdl.runs.layout import TrialPaths
+from sparkdl.runs.states import TrialState
 from sparkdl.tfos.cluster.node_files import ALIVE, FEED_OVER, OVER
 from sparkdl.tfos.cluster.topology import ranks_of
 from sparkdl.tfos.feed.task import FeedTask, feed
 from sparkdl.tfos.node.runtime import ClusterInfo
-
-__all__ = ["InputMode", "TFCluster"]
 
 # Short, so that `run` and `shutdown` return soon after the last node has started or ended.
 POLL_S = 0.02
@@ -117,6 +116,7 @@ class TFCluster:
             self._feed(dataRDD, num_epochs or DEFAULT_EPOCHS, qname)
 
     def _feed(self, rows: Any, num_epochs: int, qname: str) -> None:
+        self._raise_failure()  # A job would only find out that a node is gone.
         fields = self._task_fields(qname)
         # SIGTERM cancels this job too, and raises nothing here before Spark has answered.
         feeding = sigterm.running(self._cluster, self.run.id)
@@ -148,8 +148,10 @@ class TFCluster:
 
         Raises:
             ConfigError: if the cluster is not fed by Spark, or an argument is invalid.
+            TrainingFailedError: if a node has failed; the cause is the exception of the node.
         """
         self._check_is_fed("inference", qname)
+        self._raise_failure()
         rdd = dataRDD.rdd if hasattr(dataRDD, "rdd") else dataRDD
         return rdd.mapPartitionsWithIndex(FeedTask(**self._task_fields(qname), is_inference=True))
 
@@ -261,9 +263,12 @@ class TFCluster:
 
     def _raise_failure(self) -> None:
         """Raise the exception of a node that has failed, if any."""
-        files = RankFiles(self._paths.ranks(0))
-        has_failed = any(files.has_posted(rank, "failed") for rank in range(len(self._info.places)))
-        if has_failed or self.run.state != "RUNNING":
+        has_failed = self._holds(
+            lambda: bool(RankFiles(self._paths.ranks(0)).look().ranks("failed"))
+        )
+        # The folder of the messages is gone when the run is about to end.
+        is_over = self.run.trials[0].state not in (TrialState.WAITING, TrialState.RUNNING)
+        if has_failed or is_over or self.run.state != "RUNNING":
             self._wait(lambda: False, time.monotonic() + NODE_ERROR_TIMEOUT_S)
             if self.run.state != "RUNNING":
                 self.run.wait()

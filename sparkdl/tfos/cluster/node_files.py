@@ -12,22 +12,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from sparkdl.cluster.outcome import Outcome
-from sparkdl.polling import poll_s
-from sparkdl.rank_files import RankFiles
-from sparkdl.runs.redact import mask_text
-
-__all__ = [
-    "ALIVE",
-    "END",
-    "FEED_OVER",
-    "MET",
-    "NODES",
-    "OUTCOME",
-    "OVER",
-    "beat_s",
-    "post_outcome",
-    "read_outcome",
-]
+from sparkdl.files.polling import poll_s
+from sparkdl.files.rank_files import RankFiles
+from sparkdl.secrets.masks import mask_text
 
 FEED_OVER = "feed-over"
 OVER = "over"

@@ -33,13 +33,11 @@ from sparkdl.cluster.gpus.assignment import AssignedGpus, spark_gpus
 from sparkdl.cluster.outcome import Outcome, ProcessExit, Status
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.trial_task import TrialTask
-from sparkdl.os_processes import process_start
-from sparkdl.polling import Outages, retry
-from sparkdl.rank_files import Listing, RankFiles
+from sparkdl.files.polling import Outages, retry
+from sparkdl.files.rank_files import Listing, RankFiles
+from sparkdl.host.os_processes import process_start
 from sparkdl.runs.ids_and_seeds import trial_seed
 from sparkdl.tfos.cluster.node_files import END, FEED_OVER, MET, NODES, OVER, post_outcome
-
-__all__ = ["NodePolicy", "NodeSeat", "Supervision"]
 
 ENDED = "the cluster was ended"
 MEET_POLL_S = 0.02
@@ -94,7 +92,7 @@ class NodePolicy:
 
     def meet(self, task: TrialTask, member: Member, stack: ExitStack) -> Placement:
         hosts = [task.run.driver] if self.on_driver else barrier_hosts()
-        mine, held, listener = announce(task, member, hosts, stack)
+        mine, port_socket, listener = announce(task, member, hosts, stack)
         files = RankFiles(task.paths.ranks(task.trial.attempt))
         peers = _meet(files, len(task.plan.members), member.rank, mine, self.is_ended)
         return Placement(
@@ -102,7 +100,7 @@ class NodePolicy:
             attempt=task.trial.attempt,
             peers=peers,
             paths=task.paths,
-            held=held,
+            port_socket=port_socket,
             listener=listener,
         )
 
@@ -120,19 +118,19 @@ class NodePolicy:
         addresses = self.supervision.gpus if self.supervision else spark_gpus(TaskContext.get())
         return share_gpus(task, placement, supervisor, addresses)
 
-    def environ(self, task: TrialTask, placement: Placement) -> dict[str, str]:
-        named = zip(task.plan.members, placement.peers, strict=True)
-        nodes = {f"{m.role.name}:{m.index}": peer.endpoint for m, peer in named}
-        return {**framework_variables(task, placement), NODES: json.dumps(nodes)}
+    def environ(self, task: TrialTask, placement: Placement, gpus: AssignedGpus) -> dict[str, str]:
+        pairs = zip(task.plan.members, placement.peers, strict=True)
+        nodes = {f"{m.role.name}:{m.index}": peer.endpoint for m, peer in pairs}
+        return {**framework_variables(task, placement, gpus), NODES: json.dumps(nodes)}
 
     def seat(self, task: TrialTask, placement: Placement, folder: Path) -> RingSeat:
         # Without a secret any process could join the ring: then there is no ring.
         ring = invite_to_ring(task, placement) if task.trial.secret else {}
         inbox = self.supervision.inbox if self.supervision else None
-        sockets = {"port": placement.held, "inbox": inbox}
-        given = {name: sock for name, sock in sockets.items() if sock}
+        sockets = {"port": placement.port_socket, "inbox": inbox}
+        open_sockets = {name: sock for name, sock in sockets.items() if sock}
         more = (self.supervision, task.trial.seed, self.is_ended)
-        return NodeSeat({**ring, **given}, placement, *more)
+        return NodeSeat({**ring, **open_sockets}, placement, *more)
 
     def restarts(self, task: TrialTask, placement: Placement, end: ProcessExit) -> bool:
         return False
@@ -198,24 +196,26 @@ class NodeSeat(RingSeat):
             reason = self._obey(self._placement.files.look())
         return reason
 
-    def _obey(self, seen: Listing) -> str | None:
-        if seen.has_order(END) or _is_removed(self._placement.files, self._placement.rank, seen):
+    def _obey(self, listing: Listing) -> str | None:
+        if listing.has_order(END) or _is_removed(
+            self._placement.files, self._placement.rank, listing
+        ):
             return ENDED
-        if seen.has_order(OVER) and not self._placement.member.role.must_return:
+        if listing.has_order(OVER) and not self._placement.member.role.must_return:
             return COMPLETE
         feed_over = self._supervision.feed_over if self._supervision else None
-        if seen.has_order(FEED_OVER) and feed_over and not self._feed_is_over:
+        if listing.has_order(FEED_OVER) and feed_over and not self._feed_is_over:
             self._feed_is_over = True
             feed_over()
         return None
 
 
-def _is_removed(files: RankFiles, rank: int, seen: Listing) -> bool:
+def _is_removed(files: RankFiles, rank: int, listing: Listing) -> bool:
     """Return True if the folder was removed, with the message of this node.
 
     The driver removes the folder when the cluster has ended.
     """
-    return (rank,) not in seen.numbered(MET) and not files.has_numbered(MET, rank)
+    return (rank,) not in listing.numbered(MET) and not files.has_numbered(MET, rank)
 
 
 def _meet(
@@ -234,8 +234,8 @@ def _meet(
         ConnectionError: if the cluster is ended in the meantime.
     """
     files.post_numbered(MET, rank, data=json.dumps(asdict(mine)))
-    while len((seen := files.look()).numbered(MET)) < size:
-        if is_ended() or seen.has_order(END) or _is_removed(files, rank, seen):
+    while len((listing := files.look()).numbered(MET)) < size:
+        if is_ended() or listing.has_order(END) or _is_removed(files, rank, listing):
             raise ConnectionError(ENDED)
         time.sleep(files.poll_s(size, MEET_POLL_S))
     records = (files.read_numbered(MET, other) for other in range(size))

@@ -25,7 +25,6 @@ from types import TracebackType
 
 from pyspark import TaskContext
 
-from sparkdl import storage
 from sparkdl.cluster.gang.placement import Placement
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.gang.task import failed_outcome, supervise_rank
@@ -34,25 +33,17 @@ from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Member
 from sparkdl.cluster.process.child import receive, set_up
 from sparkdl.cluster.process.fork_server import PACKET_BYTES
+from sparkdl.cluster.process.server_connection import connect, packet
 from sparkdl.cluster.process.server_folder import dial, private_folder
-from sparkdl.cluster.process.training_process import connect, packet
 from sparkdl.cluster.process.trial_folder import local_folder
 from sparkdl.cluster.trial_task import TrialTask
-from sparkdl.os_processes import parent, process_start
-from sparkdl.polling import retry
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import storage
+from sparkdl.files.polling import retry
+from sparkdl.files.rank_files import RankFiles
+from sparkdl.host.os_processes import parent, process_start
 from sparkdl.runs.states import Failure
 from sparkdl.tfos.cluster.node_files import ALIVE, beat_s
 from sparkdl.tfos.cluster.node_policy import NodePolicy, Supervision
-
-__all__ = [
-    "FEED_OVER_FRAME",
-    "executor_of_task",
-    "hand_over",
-    "listening",
-    "main",
-    "node_folder",
-]
 
 # A socket folder without a listener that is older than this is stale: no node starts in it.
 STALE_S = 60.0
@@ -105,7 +96,7 @@ def hand_over(task: TrialTask, placement: Placement) -> None:
             "secrets": list(task.plan.secrets),
         }
     )
-    sockets = {"held": placement.held, "listener": placement.listener}
+    sockets = {"held": placement.port_socket, "listener": placement.listener}
     more = {name: sock for name, sock in sockets.items() if sock}
     mine, theirs = socket.socketpair()
     with mine, theirs, connect(task.start) as server, _log_of(placement) as log:
@@ -155,7 +146,7 @@ def main(channel: socket.socket, more: Mapping[str, int]) -> int:
         attempt=task.trial.attempt,
         peers=request.peers,
         paths=task.paths,
-        held=sockets.get("held"),
+        port_socket=sockets.get("held"),
         listener=sockets.get("listener"),
     )
     policy = NodePolicy(supervision=supervision)

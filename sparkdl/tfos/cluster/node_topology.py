@@ -7,13 +7,11 @@ from sparkdl.cluster.gang.task import RankTask
 from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.topology import Job, SparkJob, Task
 from sparkdl.cluster.trial_task import TrialTask
-from sparkdl.rank_files import RankFiles
+from sparkdl.files.rank_files import RankFiles
 from sparkdl.tfos.cluster.detached_job import DetachedJob
 from sparkdl.tfos.cluster.driver_nodes import DriverNodesJob
 from sparkdl.tfos.cluster.node_policy import NodePolicy
 from sparkdl.tfos.cluster.node_supervisor import hand_over
-
-__all__ = ["NodeTopology"]
 
 
 @dataclass(frozen=True)

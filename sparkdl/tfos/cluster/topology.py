@@ -13,15 +13,6 @@ from sparkdl.runner.request import Request
 from sparkdl.runs.provenance import function_name
 from sparkdl.tfos.cluster.node_topology import NodeTopology
 
-__all__ = [
-    "board_place",
-    "check_args",
-    "num_gpus_of",
-    "places_of",
-    "ranks_of",
-    "request_of",
-]
-
 Place = tuple[str, int]
 
 

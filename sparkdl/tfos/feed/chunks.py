@@ -7,8 +7,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["ArrowChunk", "Chunk", "arrays_of", "columns_of", "rows_of"]
-
 
 class Chunk:
     """A sequence of rows that is consumed from the front.

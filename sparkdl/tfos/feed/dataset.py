@@ -6,8 +6,6 @@ from typing import Any
 from sparkdl.tfos.feed.chunks import columns_of
 from sparkdl.tfos.feed.inbox import Boundary
 
-__all__ = ["dataset"]
-
 
 def dataset(take: Callable[[], Any], batch_size: int, names: Sequence[str] | None) -> Any:
     """Return batches of rows. Wait for the first rows, which determine the types.

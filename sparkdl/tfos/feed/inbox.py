@@ -16,8 +16,6 @@ from sparkdl.tfos.feed import protocol
 from sparkdl.tfos.feed.chunks import ArrowChunk, Chunk
 from sparkdl.tfos.feed.received import Received, hash_of
 
-__all__ = ["Boundary", "Inbox"]
-
 # A feeding task blocks, and Spark with it, while this many chunks of its partition are waiting.
 MAX_CHUNKS = 8
 # After this many seconds without a row, missing results of an inference are reported.
@@ -47,7 +45,7 @@ class Inbox:
         self._on_terminate = on_terminate
         self._changed = threading.Condition()
         self._streams: list[_Stream] = []
-        self._received: dict[tuple[int, int], Received] = {}
+        self._received_by_key: dict[tuple[int, int], Received] = {}
         self._pending_results: deque[tuple[_Stream, int]] = deque()
         self._is_feed_over = False
         self._has_inference = False
@@ -215,7 +213,7 @@ class Inbox:
                         self._end(stream)
                     continue
                 chunk_hash = None if stream.is_inference else hash_of(body)
-                if chunk_hash is None or not stream.repeat.takes(chunk_hash):
+                if chunk_hash is None or not stream.repeat.take_once(chunk_hash):
                     chunk = _chunk(kind, body)
                     with self._changed:
                         self._add(stream, chunk, chunk_hash)
@@ -230,9 +228,9 @@ class Inbox:
 
     def _forget(self, first_running_call: int) -> None:
         """Forget the partitions of calls of `train` that have returned: no task repeats them."""
-        ended = [key for key in self._received if key[0] < first_running_call]
-        for key in ended:
-            del self._received[key]
+        keys = [key for key in self._received_by_key if key[0] < first_running_call]
+        for key in keys:
+            del self._received_by_key[key]
 
     def _replace(self, stream: "_Stream") -> None:
         """End the stream of an earlier attempt at this partition, and go on after its rows."""
@@ -242,7 +240,7 @@ class Inbox:
                 other.hang_up()
                 if not other.chunks:  # No `take` would remove the stream, nor the feed end.
                     self._streams.remove(other)
-        stream.received = self._received.setdefault(stream.key, stream.received)
+        stream.received = self._received_by_key.setdefault(stream.key, stream.received)
         stream.repeat = stream.received.repeat()
 
     def _add(self, stream: "_Stream", chunk: Chunk, chunk_hash: int | None) -> None:

@@ -5,20 +5,22 @@ import socket
 import time
 from collections.abc import Sequence
 
-from sparkdl import storage
 from sparkdl.cluster.outcome import Outcome, Status
-from sparkdl.polling import Outages, poll_s
-from sparkdl.rank_files import REMOTE_PATIENCE_S, Listing, RankFiles
-from sparkdl.runs.layout import TrialPaths
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.polling import Outages, poll_s
+from sparkdl.files.rank_files import REMOTE_PATIENCE_S, Listing, RankFiles
 from sparkdl.tfos.cluster.node_files import MET, OUTCOME, read_outcome
-
-__all__ = ["explain"]
 
 # The reason why a node has gone must be in the run directory within this many seconds. In a store
 # or on a network filesystem, the driver gives a silent node up later.
 EXPLANATION_TIMEOUT_S = 15.0
 REMOTE_EXPLANATION_TIMEOUT_S = REMOTE_PATIENCE_S + 30.0
 POLL_S = 0.05
+
+
+class NodeFailedError(RuntimeError):
+    """A node has failed, or the whole cluster has ended: no rows can be fed any more."""
 
 
 def explain(run_path: str, trial: TrialPaths, rank: int | None) -> None:
@@ -30,6 +32,7 @@ def explain(run_path: str, trial: TrialPaths, rank: int | None) -> None:
         rank: the rank of the node; None for any node of this host.
 
     Raises:
+        NodeFailedError: if a node of the cluster has failed.
         RuntimeError: if the node has gone for another reason, or there is no such node. The
             message contains the reason.
     """
@@ -62,25 +65,25 @@ def _explained(
         RuntimeError: if the node has gone for another reason.
     """
     files = RankFiles(trial.ranks(0))
-    seen = files.look()
-    for ended in sorted(seen.ranks(OUTCOME) - outcomes.keys()):
-        outcomes[ended] = read_outcome(files, ended)
+    listing = files.look()
+    for ended_rank in sorted(listing.ranks(OUTCOME) - outcomes.keys()):
+        outcomes[ended_rank] = read_outcome(files, ended_rank)
     for outcome in outcomes.values():
         if outcome.is_failure:
             error = outcome.error or outcome.status
-            raise RuntimeError(f"a node has failed: {outcome.who}: {error}")
-    if _has_terminated(seen, rank):
+            raise NodeFailedError(f"a node has failed: {outcome.who}: {error}")
+    if _has_terminated(listing, rank):
         return True
-    if not seen.names and not files.has_numbered(MET, 0):
+    if not listing.names and not files.has_numbered(MET, 0):
         _raise_end_of_cluster(run_path, trial)
-    if not seen.ranks("failed"):
+    if not listing.ranks("failed"):
         _explain_without_failure(trial, rank, list(outcomes.values()))
     return False
 
 
-def _has_terminated(seen: Listing, rank: int | None) -> bool:
+def _has_terminated(listing: Listing, rank: int | None) -> bool:
     """Return True if the node, or with None any node, accepts no more rows."""
-    terminated = seen.ranks("terminated")
+    terminated = listing.ranks("terminated")
     return bool(terminated) if rank is None else rank in terminated
 
 
@@ -88,7 +91,7 @@ def _raise_end_of_cluster(run_path: str, trial: TrialPaths) -> None:
     reason = f"see the logs in {run_path}"
     if storage.exists(trial.error):
         reason = storage.read(trial.error).decode()
-    raise RuntimeError(f"the cluster has ended: {reason}")
+    raise NodeFailedError(f"the cluster has ended: {reason}")
 
 
 def _explain_without_failure(

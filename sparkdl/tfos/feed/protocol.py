@@ -11,22 +11,6 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 
-__all__ = [
-    "ARROW",
-    "DONE",
-    "END",
-    "FEED_OVER",
-    "HEADER_BYTES",
-    "HELLO",
-    "RESULTS",
-    "ROWS",
-    "TERMINATING",
-    "WELCOME",
-    "FeedConnection",
-    "header",
-    "read_frame",
-]
-
 HEADER_BYTES = 9
 RECEIVE_BYTES = 1 << 18
 

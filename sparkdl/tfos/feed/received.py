@@ -8,8 +8,6 @@ chunks. In another order, a chunk with known rows is not recognised, and these r
 
 from collections import Counter
 
-__all__ = ["Received", "Repeat", "hash_of"]
-
 
 def hash_of(body: "bytes | bytearray") -> int:
     """Return the hash of a chunk, which other processes do not know.
@@ -56,7 +54,7 @@ class Repeat:
         >>> received.add(hash_of(b"a"), 2)
         >>> received.add(hash_of(b"b"), 3)
         >>> repeat = received.repeat()
-        >>> [repeat.takes(hash_of(body)) for body in (b"a", b"a", b"c")]
+        >>> [repeat.take_once(hash_of(body)) for body in (b"a", b"a", b"c")]
         [True, False, False]
         >>> repeat.num_missing
         3
@@ -66,7 +64,7 @@ class Repeat:
         self._counts = counts
         self._sizes = sizes
 
-    def takes(self, chunk_hash: int) -> bool:
+    def take_once(self, chunk_hash: int) -> bool:
         """Return True if a chunk is one of these, once for each time that it was received."""
         if not self._counts[chunk_hash]:
             return False

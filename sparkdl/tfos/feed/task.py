@@ -23,17 +23,15 @@ from pyspark.sql.types import ArrayType, StructField, UserDefinedType
 from sparkdl.cluster.arrow_row import arrow_row
 from sparkdl.cluster.feeding import exhaust
 from sparkdl.cluster.process.server_folder import dial, locked
-from sparkdl.rank_files import RankFiles
-from sparkdl.runs.layout import TrialPaths
-from sparkdl.spark_python import map_in_arrow
+from sparkdl.files.layout import TrialPaths
+from sparkdl.files.rank_files import RankFiles
+from sparkdl.spark.python import map_in_arrow
 from sparkdl.tfos.cluster.node_files import ALIVE
 from sparkdl.tfos.cluster.node_supervisor import executor_of_task, node_folder
 from sparkdl.tfos.feed import protocol
-from sparkdl.tfos.feed.node_loss import explain
+from sparkdl.tfos.feed.node_loss import NodeFailedError, explain
 
-__all__ = ["ArrowFeedTask", "FeedTask", "PickledFeedTask", "feed"]
-
-FED_SCHEMA = "terminated boolean, may_repeat boolean"
+FED_SCHEMA = "terminated boolean, may_repeat boolean, failure string"
 
 # Target size of a chunk of rows: each small chunk has a cost, and a large one makes a node wait.
 CHUNK_BYTES = 1 << 18
@@ -61,6 +59,9 @@ def feed(sc: Any, rows: Any, num_epochs: int, task_fields: Mapping[str, Any]) ->
 
     Returns:
         True if a node accepts no more rows.
+
+    Raises:
+        NodeFailedError: if a node has failed.
     """
     # Arrow cannot carry user-defined types, such as the vectors of Spark ML.
     if hasattr(rows, "mapInArrow") and any(map(_has_user_defined_type, rows.schema)):
@@ -77,21 +78,27 @@ def feed(sc: Any, rows: Any, num_epochs: int, task_fields: Mapping[str, Any]) ->
     return _summarize(fed.collect())
 
 
-def _summarize(fed: Sequence[tuple[bool, bool]]) -> bool:
+def _summarize(results: Sequence[tuple[bool, bool, str | None]]) -> bool:
     """Return True if a node accepts no more rows; warn if rows may have been fed twice.
 
     Args:
-        fed: the results of the feed tasks, see `FeedTask`.
+        results: the results of the feed tasks, see `FeedTask`.
+
+    Raises:
+        NodeFailedError: if a node has failed.
     """
-    if count := sum(may_repeat for _, may_repeat in fed):
+    for *_, failure in results:
+        if failure is not None:
+            raise NodeFailedError(failure)
+    if count := sum(may_repeat for _, may_repeat, _ in results):
         _logger.warning(
-            "Spark repeated feed tasks that had failed, and rows of their partitions were used "
-            "twice (partitions: %d): those that the failed tasks had fed to other hosts, and those "
-            "that now came in another order or with other values. Sort the partitions after a "
-            "shuffle, or write the rows to files first, to use each row once.",
+            "Spark repeated feed tasks that had failed, and rows of their partitions may have "
+            "been used twice (partitions: %d): those that the failed tasks had fed to other hosts, "
+            "and those that now came in another order or with other values. Sort the partitions "
+            "after a shuffle, or write the rows to files first, to use each row once.",
             count,
         )
-    return any(terminated for terminated, _ in fed)
+    return any(terminated for terminated, *_ in results)
 
 
 def _has_user_defined_type(field: StructField) -> bool:
@@ -137,22 +144,27 @@ class FeedTask:
     is_inference: bool
 
     def __call__(self, partition: int, rows: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of an inference; in training yield one pair.
+        """Yield the results of an inference; in training yield one tuple.
 
-        The pair is True if the node has terminated, and True if rows may have been fed twice: if a
-        failed attempt may have fed a node of another host, or if its rows did not come again as
-        they were.
+        The tuple is True if the node has terminated; True if rows may have been fed twice, because
+        a failed attempt may have fed a node of another host, or its rows did not come again as
+        they were; and the failure of a node, if any: a value, as Spark would repeat a task that
+        raises it.
         """
         if self.is_inference:
             yield from self._feed(partition, iter(rows), [])
         else:
             is_repeated = TaskContext.get().attemptNumber() > 0
             fed = self._nodes_with_rows_of(partition) if is_repeated else []
-            terminated, has_changed = yield from self._feed(partition, iter(rows), fed)
-            yield terminated, has_changed or (is_repeated and not fed)
+            try:
+                terminated, has_changed = yield from self._feed(partition, iter(rows), fed)
+            except NodeFailedError as exc:
+                yield True, False, str(exc)
+                return
+            yield terminated, has_changed or (is_repeated and not fed), None
 
     def _feed(
-        self, partition: int, rows: Iterator[Any], fed: Sequence[Path]
+        self, partition: int, rows: Iterator[Any], fed_folders: Sequence[Path]
     ) -> Generator[Any, None, tuple[bool, bool]]:
         """Feed all rows and yield results.
 
@@ -162,10 +174,10 @@ class FeedTask:
         Args:
             partition: number of the partition.
             rows: the rows.
-            fed: the folders of the nodes that an earlier attempt has fed.
+            fed_folders: the folders of the nodes that an earlier attempt has fed.
         """
         with contextlib.ExitStack() as stack:
-            rank, connection = self._connect(partition, fed, stack)
+            rank, connection = self._connect(partition, fed_folders, stack)
             dialog = _Dialog(connection) if connection else None
             try:
                 if dialog is None:
@@ -225,7 +237,7 @@ class FeedTask:
     # ---- the node
 
     def _connect(
-        self, partition: int, fed: Sequence[Path], stack: contextlib.ExitStack
+        self, partition: int, fed_folders: Sequence[Path], stack: contextlib.ExitStack
     ) -> tuple[int | None, protocol.FeedConnection | None]:
         """Connect to a node of this host.
 
@@ -243,7 +255,7 @@ class FeedTask:
         idle = next((f for f in rotated if stack.enter_context(locked(f, wait=False))), None)
         folders = list(dict.fromkeys([*([idle] if idle else []), *rotated]))
         folders = folders or self._node_folders("*")
-        folders = [*fed] or folders
+        folders = [*fed_folders] or folders
         for folder in folders:
             rank = int(folder.name.split("-")[2])
             with contextlib.suppress(*_NODE_GONE):
@@ -354,8 +366,9 @@ class ArrowFeedTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row of `FED_SCHEMA`, see `FeedTask`."""
         task = _RecordBatchFeedTask(**vars(self.task))
-        ((terminated, may_repeat),) = task(TaskContext.get().partitionId(), batches)
-        yield arrow_row({"terminated": terminated, "may_repeat": may_repeat})
+        ((terminated, may_repeat, failure),) = task(TaskContext.get().partitionId(), batches)
+        row = {"terminated": terminated, "may_repeat": may_repeat, "failure": failure}
+        yield arrow_row(row)
 
 
 class _RecordBatchFeedTask(FeedTask):

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.ml.param import Params, TypeConverters
 
 from sparkdl.errors import ConfigError
-from sparkdl.spark_ml import accessors, param
+from sparkdl.spark.ml import accessors, param
 
 __all__ = [
     "HasBatchSize",

@@ -6,10 +6,8 @@ from typing import Any
 
 import cloudpickle
 
-from sparkdl import spark_ml
-from sparkdl.pickler import dumps
-
-__all__ = ["PersistentStage"]
+from sparkdl.host.pickler import dumps
+from sparkdl.spark import ml as spark_ml
 
 
 class PersistentStage(spark_ml.PersistentStage):

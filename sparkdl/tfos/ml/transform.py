@@ -9,8 +9,6 @@ from sparkdl.errors import ConfigError, suggest
 from sparkdl.inference.prediction import check_dataframe, check_new_columns, prepare_model
 from sparkdl.inference.tensor_spec import TensorSpec
 
-__all__ = ["transform"]
-
 _SIGNATURE = "serving_default"
 
 

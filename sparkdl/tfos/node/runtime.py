@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl import context, storage
+from sparkdl import context
+from sparkdl.board.server import TensorBoardServer
 from sparkdl.context import Context
 from sparkdl.errors import ConfigError
-from sparkdl.runs.layout import TrialPaths
-from sparkdl.tensorboard_server import TensorBoardServer
+from sparkdl.files import storage
+from sparkdl.files.layout import TrialPaths
 from sparkdl.tfos import TFNode
 from sparkdl.tfos.cluster.node_files import NODES
 from sparkdl.tfos.feed.inbox import Inbox
-
-__all__ = ["QUEUES", "ClusterInfo", "NodeManager", "TFNodeContext", "run_alone", "run_node"]
 
 QUEUES = ("input", "output", "error")
 
@@ -278,18 +277,18 @@ def _tensorboard(
     port = int(os.environ.get("TENSORBOARD_PORT") or 0)
     log_dir = info.log_dir or f"tensorboard_{place}"
     with contextlib.ExitStack() as stack:
-        known = {"pid": 0, "port": 0}
+        tensorboard = {"pid": 0, "port": 0}
         try:
             server = stack.enter_context(TensorBoardServer(log_dir, host=address, port=port))
             server.begin()
-            known = {"pid": server.pid, "port": server.port}
+            tensorboard = {"pid": server.pid, "port": server.port}
         except (ConfigError, TimeoutError) as exc:
             _logger.warning("%s The node goes on without TensorBoard.", exc)
-        _report(me, "tensorboard", json.dumps(known).encode())
+        _report(me, "tensorboard", json.dumps(tensorboard).encode())
         yield
 
 
 def _report(me: Context, name: str, content: bytes) -> None:
     """Write a file of this rank in the run directory, for the driver and the feed tasks."""
     if me.url:
-        storage.write(TrialPaths(me.url).told(me.attempt, me.rank, name), content)
+        storage.write(TrialPaths(me.url).rank_status(me.attempt, me.rank, name), content)

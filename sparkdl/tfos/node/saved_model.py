@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl import storage
+from sparkdl.files import storage
 from sparkdl.inference.loader import LoadedModel, from_keras
 from sparkdl.models.saved_model import write_saved_model
-
-__all__ = ["export_saved_model", "uploaded_folder", "write_keras"]
 
 # The names that Keras 3 gives to inputs without a name. The number is counted per process.
 _UNNAMED = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
@@ -63,9 +61,9 @@ def write_keras(model: Any, folder: str) -> None:
     write_saved_model(model, "keras", folder, specs, serve)
 
 
-def _input_names(model: Any, loaded: LoadedModel) -> list[str]:
+def _input_names(model: Any, loaded_model: LoadedModel) -> list[str]:
     """Return the names that Keras 2 gives to the inputs of a model."""
-    names = [tensor.name for tensor in loaded.inputs]
+    names = [tensor.name for tensor in loaded_model.inputs]
     is_subclassed = not getattr(model, "inputs", None)
     if not is_subclassed and not any(map(_UNNAMED.fullmatch, names)):
         return names

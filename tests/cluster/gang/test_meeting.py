@@ -14,7 +14,7 @@ from sparkdl import experiment
 from sparkdl.cluster.gang.meeting import FileMeeting, meet
 from sparkdl.cluster.gang.rendezvous import Peer, deadline
 from sparkdl.cluster.plan import Plan, Role
-from sparkdl.rank_files import RankFiles
+from sparkdl.files.rank_files import RankFiles
 from tests.helpers.runs import quiet
 
 PLAN = Plan(kind="allreduce", roles=(Role(name="worker", count=3),), is_gang=True)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.cluster.gang import membership as membership_module
 from sparkdl.cluster.gang.elastic_seat import post_request
 from sparkdl.cluster.gang.membership import (
@@ -14,7 +13,8 @@ from sparkdl.cluster.gang.membership import (
     newest_incarnation,
     read_generation,
 )
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import storage
+from sparkdl.files.rank_files import RankFiles
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 
 

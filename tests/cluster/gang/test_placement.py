@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment, storage
+from sparkdl import experiment
 from sparkdl.cluster.gang.rendezvous import hold_port, own_address
+from sparkdl.files import storage
 from tests.experiment.test_allreduce import digest, mini
 from tests.helpers.runs import quiet
 from tests.helpers.spark import Applications
@@ -106,11 +107,11 @@ def test_the_variables_of_pytorch(root: str, tmp_path: Path) -> None:
                 store.bind((told["MASTER_ADDR"], int(told["MASTER_PORT"])))
                 store.listen()
 
-    experiment.allreduce(train, num_workers=3, framework="torch", **quiet(root))
+    experiment.allreduce(train, num_workers=3, **quiet(root))
     told = [json.loads((tmp_path / f"{rank}").read_text()) for rank in range(3)]
     assert {(one["MASTER_ADDR"], one["WORLD_SIZE"]) for one in told} == {("127.0.0.1", "3")}
     assert len({one["MASTER_PORT"] for one in told}) == 1
-    assert [one["LOCAL_RANK"] for one in told] == ["0", "1", "2"]
+    assert [one["LOCAL_RANK"] for one in told] == ["0", "0", "0"]
 
 
 def test_an_interface_of_the_persons_choice(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from sparkdl.cluster.plan import Role
 from sparkdl.cluster.topology import ElasticTopology, GangTopology, Topology
 from sparkdl.errors import TrainingFailedError
 from sparkdl.options import Options
-from sparkdl.runner.execute import execute
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.tfos.cluster.node_topology import NodeTopology
 from tests.helpers.processes import eventually, processes_of

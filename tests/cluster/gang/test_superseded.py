@@ -4,9 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sparkdl import attempts
-from sparkdl.attempts import Fence
 from sparkdl.cluster.gang.task import _watch
+from sparkdl.files import attempts
+from sparkdl.files.attempts import Fence
 
 
 def test_a_rank_of_a_superseded_gang_is_ended(tmp_path: Path) -> None:

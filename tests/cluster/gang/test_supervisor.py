@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sparkdl import polling, storage
 from sparkdl.cluster.gang import task as gang_task
 from sparkdl.cluster.gang.supervisor import PEER_FAILED, Supervisor
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.cluster.spark_errors import JobEnd, job_failed
-from sparkdl.rank_files import RankFiles
+from sparkdl.files import polling, storage
+from sparkdl.files.rank_files import RankFiles
 from tests.helpers.processes import eventually
 
 PLAN = Plan(kind="parameter_server", roles=(Role(name="worker", count=3),), is_gang=True)

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import devices, experiment
-from sparkdl.cuda_visibility import share
 from sparkdl.errors import SlotsError
+from sparkdl.host.cuda_visibility import share
 from sparkdl.runs.states import Failure
 from tests.helpers.spark import Applications, gpu_settings
 

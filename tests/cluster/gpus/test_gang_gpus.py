@@ -53,6 +53,27 @@ def test_ranks_on_tasks_of_several_gpus(
     assert len(set(taken)) == ranks * gpus
 
 
+def test_local_ranks_name_a_visible_gpu(sixteen: SparkSession, root: str, tmp_path: Path) -> None:
+    """`torch.cuda.set_device(LOCAL_RANK)` and `gpus[hvd.local_rank()]` are right on each rank."""
+
+    def train() -> None:
+        import sparkdl.horovod as hvd
+        from sparkdl import devices
+
+        hvd.init()
+        horovod = (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
+        names = ("LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+        assert horovod == tuple(int(os.environ[f"HOROVOD_{name}"]) for name in names)
+        local_ranks = [int(os.environ["LOCAL_RANK"]), hvd.local_rank()]
+        told = {"gpus": devices.gpus(), "local_ranks": local_ranks, "horovod": horovod}
+        (tmp_path / f"{hvd.rank()}").write_text(json.dumps(told))
+
+    experiment.horovod(train, num_workers=6, num_gpus=2, **quiet(root))
+    told = [json.loads((tmp_path / f"{rank}").read_text()) for rank in range(6)]
+    assert all(local < len(one["gpus"]) for one in told for local in one["local_ranks"])
+    assert [one["horovod"] for one in told] == [[0, 1, rank, 6] for rank in range(6)]
+
+
 def test_parameter_servers_see_no_gpu(sixteen: SparkSession, root: str, tmp_path: Path) -> None:
     experiment.parameter_server(
         pins(tmp_path), num_workers=1, num_ps=1, roles="all", num_gpus=2, **quiet(root)

@@ -14,18 +14,20 @@ from typing import Any
 import pytest
 
 from sparkdl.cluster.outcome import classify_failure
-from sparkdl.cluster.process import fork_server, memory_kills, server_folder, time_limits
+from sparkdl.cluster.process import (
+    fork_server,
+    memory_kills,
+    server_connection,
+    server_folder,
+    time_limits,
+)
 from sparkdl.cluster.process import training_process as module
 from sparkdl.cluster.process.memory_kills import MemoryKills
+from sparkdl.cluster.process.server_connection import Start, connect
 from sparkdl.cluster.process.server_folder import locked, private_folder, sweep
-from sparkdl.cluster.process.training_process import (
-    Start,
-    StartTimeoutError,
-    TrainingProcess,
-    connect,
-)
+from sparkdl.cluster.process.training_process import StartTimeoutError, TrainingProcess
 from sparkdl.errors import InvalidTrial, TrialPruned
-from sparkdl.os_processes import kill_marked, parent, process_state
+from sparkdl.host.os_processes import kill_marked, parent, process_state
 from sparkdl.runs.states import Failure
 from tests.cluster.process.test_training_process import ALONE, outputs_of, payload, run
 from tests.helpers.processes import eventually, is_alive
@@ -477,10 +479,10 @@ def serve(folder: Path, idle_s: float) -> socket.socket:
 def test_an_idle_fork_server_ends_though_its_executor_lives(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_server_key", lambda start: "0" * 16)
+    monkeypatch.setattr(server_connection, "_server_key", lambda start: "0" * 16)
     folder = private_folder() / ("0" * 16)
     with serve(folder, idle_s=3.0):
-        module.warm(SHARED)  # The lease is that of this process's parent, which goes on.
+        server_connection.warm(SHARED)  # The lease is that of this process's parent, which goes on.
     assert outputs_of(end_of(lambda: 5, tmp_path, SHARED)) == {"value": 5}
     ended = time.monotonic()
     time.sleep(1.5)
@@ -546,7 +548,7 @@ def test_the_lock_of_a_stopped_worker_is_not_waited_for_without_limit(tmp_path: 
 def test_a_worker_whose_daemon_has_died_starts_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getppid", lambda: 1)
     with pytest.raises(ConnectionError, match="daemon"):
-        module.packet(SHARED)
+        server_connection.packet(SHARED)
 
 
 def test_a_server_without_free_descriptors_waits(

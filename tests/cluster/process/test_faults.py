@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import checkpoints, context, experiment
-from sparkdl.os_processes import parent
+from sparkdl.host.os_processes import parent
 from tests.helpers.processes import eventually, is_alive, jvm_of, processes_of
 from tests.helpers.runs import quiet
 from tests.helpers.spark import start_session

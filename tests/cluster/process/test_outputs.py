@@ -1,19 +1,26 @@
 """Keep the values that a training function returns, and note those that are not kept."""
 
+import datetime
 import enum
+import functools
+import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from sparkdl import polling
+from sparkdl.checkpoints import commit
 from sparkdl.cluster.outcome import Outcome, Status
 from sparkdl.cluster.process import outputs as module
-from sparkdl.cluster.process.outputs import collect_outputs
+from sparkdl.cluster.process.outputs import collect_outputs, note_of_left_models
+from sparkdl.errors import NotKeptError
+from sparkdl.files import polling
+from sparkdl.files.returned_values import give_back
 from sparkdl.runs.history import load
 from sparkdl.runs.trial import Trial
+from sparkdl.secrets.masks import mask_value
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster
 from tests.helpers.loops import run_trials
 
@@ -47,7 +54,7 @@ def test_numbers_of_numpy_inside_lists_and_dicts_stay_numbers(tmp_path: Path) ->
         ({}, [None], {}),
         (None, [None], None),
         ([1, 2.0, None], [None], [1, 2.0, None]),
-        ((0.9, 5), ["accuracy", "latency"], [0.9, 5]),
+        ([0.9, 5], ["accuracy", "latency"], [0.9, 5]),
         ({"a": {"value": 1}, "n": 2**60}, [None], {"a": {"value": 1}, "n": 2**60}),
         ({"loss": float("inf")}, [None], {"loss": float("inf")}),
     ],
@@ -70,7 +77,7 @@ def test_the_result_is_what_the_function_returned(
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("Model", "return sparkdl.keras.save(model, 'best.keras')"),
+        ("Model", "Keras cannot save it (AttributeError"),
         ("History", "such as history.history['loss'][-1]"),
     ],
 )
@@ -81,19 +88,20 @@ def test_a_returned_object_of_keras_is_noted_with_the_way_to_keep_it(
     returned = type("Mine", (base,), {})()
     outputs = collect_outputs({"best": returned, "accuracy": 0.5}, ["accuracy"], tmp_path)
     assert outputs.values["accuracy"] == 0.5
-    assert "the returned 'best', of type Mine, is stored as text only" in outputs.notes[0]
+    assert "the returned 'best', of type Mine, is not kept: " in outputs.notes[0]
+    assert "best" not in outputs.values
     assert remedy in outputs.notes[0]
 
 
 @pytest.mark.parametrize(
     ("returned", "note"),
     [
-        (object(), "'value', of type object, is stored as text only"),
-        ({"x": 1, "model": Color.RED}, "'model', of type Color, is stored as text only"),
+        (object(), "'value', of type object, is not kept: "),
+        ({"x": 1, "model": Color.RED}, "'model', of type Color, is not kept: "),
         ({"m": "nothere.keras"}, "'m' is 'nothere.keras', which is no file"),
         ({"m": "/tmp/nothere/model"}, "'m' is '/tmp/nothere/model', which is no file"),
         ({"m": Path("nothere")}, "'m' is 'nothere', which does not exist"),
-        ([object()], "'value', of type list, is stored as text only"),
+        ([object()], "'value.0', of type object, is not kept: "),
     ],
 )
 def test_what_is_not_kept_is_noted(returned: Any, note: str, tmp_path: Path) -> None:
@@ -184,3 +192,81 @@ def test_values_are_kept_though_a_file_cannot_be_copied(
 def test_ordinary_text_has_no_note(text: str, tmp_path: Path) -> None:
     outputs = collect_outputs({"text": text}, [None], tmp_path)
     assert (outputs.values, outputs.notes) == ({"text": text}, [])
+
+
+def test_the_exact_value_is_beside_the_outputs_only_if_they_do_not_tell_it(tmp_path: Path) -> None:
+    assert collect_outputs({"a": [1, "b"]}, [None], tmp_path).shape == "dict"
+    assert not (tmp_path / "result.json").exists()
+    outputs = collect_outputs((0.9, 5), ["accuracy", "latency"], tmp_path)
+    assert (outputs.values, outputs.shape) == ({"accuracy": 0.9, "latency": 5}, "exact")
+    trial = Trial(0, {}, str(tmp_path), outputs=outputs.values, _shape=outputs.shape)
+    assert trial.result == (0.9, 5)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(NotKeptError, match=r"result\.json with the returned value is missing"):
+        trial.result  # noqa: B018
+
+
+class Login(NamedTuple):
+    user: str
+    password: str
+
+
+@pytest.mark.parametrize(
+    ("returned", "secrets"),
+    [
+        ({"password": ("hunter2-abc",)}, []),
+        ({"db": {"password": ["hunter2-abc"]}, "t": (1,)}, []),
+        ({"password": b"hunter2-abc"}, []),
+        ((Login("ann", "hunter2-abc"),), []),
+        ((np.array("hunter2-abc"),), ["hunter2-abc"]),
+        ((np.array([["hunter2-abc"]]), np.array([b"hunter2-abc"])), ["hunter2-abc"]),
+        ({1: "hunter2-abc", "t": (1,)}, ["hunter2-abc"]),
+    ],
+)
+def test_no_form_of_a_value_shows_a_credential(
+    returned: Any, secrets: list[str], tmp_path: Path
+) -> None:
+    mask = functools.partial(mask_value, secrets=secrets)
+    outputs = collect_outputs(returned, [None], tmp_path, mask)
+    written = give_back(json.loads((tmp_path / "result.json").read_text()), str)
+    assert "hunter2" not in repr(written) + repr(outputs.values)
+    assert "***" in repr(written)
+
+
+def test_a_key_that_is_no_json_loses_the_dict_and_not_the_trial(tmp_path: Path) -> None:
+    outputs = collect_outputs({datetime.date(2020, 1, 1): 1, "loss": 0.5}, [None], tmp_path)
+    assert outputs.values == {"2020-01-01": 1, "loss": 0.5}
+    assert "use text or numbers as keys" in outputs.notes[0]
+
+
+def test_credentials_in_the_exact_value_are_masked(tmp_path: Path) -> None:
+    mask = functools.partial(mask_value, secrets=["hunter22"])
+    returned = (["my hunter22"], {"password": "anything", "n": b"x"})
+    outputs = collect_outputs(returned, [None], tmp_path, mask)
+    for text in (str(outputs.values), (tmp_path / "result.json").read_text()):
+        assert "hunter22" not in text and "anything" not in text
+
+
+def test_a_model_that_was_saved_and_not_returned_is_noted(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    none = collect_outputs({"accuracy": 0.9}, ["accuracy"], tmp_path)
+    assert note_of_left_models(none, str(tmp_path)) == []
+    (work / "model.keras").write_text("")
+    assert note_of_left_models(none, str(tmp_path)) == [
+        "model.keras was saved and not returned; trial.model() loads it all the same"
+    ]
+    (work / "last.h5").write_text("")
+    (note,) = note_of_left_models(none, str(tmp_path))
+    assert (
+        note
+        == "last.h5, model.keras were saved, and none was returned: return the path of the model"
+    )
+    returned = collect_outputs({"best": str(work / "model.keras")}, ["accuracy"], tmp_path)
+    assert note_of_left_models(returned, str(tmp_path)) == []
+    (work / "last.h5").unlink()
+    checkpoint = tmp_path / "new"
+    checkpoint.mkdir()
+    (checkpoint / "model.keras").write_text("")
+    commit(str(checkpoint), str(tmp_path), 1, {})
+    assert note_of_left_models(none, str(tmp_path)) == []

@@ -14,8 +14,9 @@ import cloudpickle
 import pytest
 
 from sparkdl.cluster.outcome import ProcessExit
+from sparkdl.cluster.process.server_connection import Start
 from sparkdl.cluster.process.server_folder import locked, private_folder
-from sparkdl.cluster.process.training_process import Start, TrainingProcess
+from sparkdl.cluster.process.training_process import TrainingProcess
 from tests.helpers.processes import eventually
 
 ALONE = Start(application="test", shared=False)
@@ -130,7 +131,7 @@ def test_yarn_finds_the_fork_server_in_the_session_of_its_container(
     """YARN counts the descendants of the processes that are in the session of a container."""
 
     def train() -> int:
-        from sparkdl.os_processes import parent
+        from sparkdl.host.os_processes import parent
 
         server = parent(os.getppid())
         assert server and os.getpgid(server) == server  # Ctrl-C at a terminal does not reach it.
@@ -175,7 +176,8 @@ TASK = """
 import os, sys, time
 from pathlib import Path
 from tests.cluster.process.test_training_process import ALONE, payload
-from sparkdl.cluster.process.training_process import Start, TrainingProcess
+from sparkdl.cluster.process.server_connection import Start
+from sparkdl.cluster.process.training_process import TrainingProcess
 folder = Path(sys.argv[1])
 def train():
     import os, signal
@@ -243,7 +245,7 @@ def test_locks(tmp_path: Path) -> None:
 
 
 KEY = """
-from sparkdl.cluster.process.training_process import Start, _server_key
+from sparkdl.cluster.process.server_connection import Start, _server_key
 print(_server_key(Start(application="app")))
 """
 
@@ -261,7 +263,7 @@ def test_a_stale_socket_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A fork server that was killed leaves its socket; the next task starts another."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "sparkdl.cluster.process.training_process._server_key", lambda start: "0" * 16
+        "sparkdl.cluster.process.server_connection._server_key", lambda start: "0" * 16
     )
     folder = private_folder() / ("0" * 16)
     folder.mkdir()

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from sparkdl import attempts, storage
 from sparkdl.cluster.process import trial_folder
 from sparkdl.cluster.process.trial_folder import Mirror, last_reported, local_folder
-from sparkdl.reporter import ORDERS
-from sparkdl.runs.layout import TrialPaths
+from sparkdl.files import attempts, storage
+from sparkdl.files.layout import ORDERS, TrialPaths
 from tests.helpers.processes import eventually
 
 

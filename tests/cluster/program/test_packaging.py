@@ -15,11 +15,13 @@ import cloudpickle
 import pytest
 
 from sparkdl.cluster.plan import Plan, Role
-from sparkdl.cluster.preflight import start_of
 from sparkdl.cluster.program import packaging
 from sparkdl.cluster.program.local_modules import install
-from sparkdl.cluster.program.packaging import Program, find_framework, pack, preloadable
+from sparkdl.cluster.program.packaging import Program, pack
+from sparkdl.cluster.program.preloading import find_framework, preloadable
+from sparkdl.cluster.start_conditions import start_of
 from sparkdl.errors import FunctionError
+from tests.cluster.process.test_import_order import end_of
 
 
 def test_imports_of_the_body_and_of_what_it_refers_to() -> None:
@@ -35,12 +37,10 @@ def test_imports_of_the_body_and_of_what_it_refers_to() -> None:
 
     train.__module__ = helper.__module__ = "__main__"
     packed = pack(train)
-    assert {"keras", "keras.layers", "sklearn.datasets", "math"} <= packed.imports
+    assert {"keras", "keras.layers", "sklearn.datasets", "math"} <= {*packed.imports}
     assert find_framework(packed.imports) == "tensorflow"
     loaded = preloadable(packed.imports, "tensorflow")
-    assert loaded[:2] == ("sparkdl.cluster.process.child", "tensorflow")
-    assert "sklearn.datasets" in loaded
-    assert "math" not in loaded
+    assert loaded == ("sparkdl.cluster.process.child", "keras", "sklearn", "sklearn.datasets")
     assert "keras.layers" in pack(functools.partial(train)).imports
 
 
@@ -209,7 +209,7 @@ def test_pack_finds_the_modules_of_functions_that_a_function_holds(
     )
     packed = pack(train)
     assert set(packed.modules) == {"first_of_mine", "second_of_mine"}
-    assert {"numpy", "colorsys"} <= packed.imports
+    assert {"numpy", "colorsys"} <= {*packed.imports}
     assert "__main__" not in packed.imports
 
 
@@ -230,8 +230,8 @@ def test_framework_is_found_behind_another_module(
         """
     )
     assert find_framework(pack(train).imports) == "tensorflow"
-    assert find_framework(frozenset({"sparkdl.keras", "numpy"})) == "tensorflow"
-    assert find_framework(frozenset({"kerastuner", "numpy"})) is None
+    assert find_framework(["sparkdl.keras", "numpy"]) == "tensorflow"
+    assert find_framework(["kerastuner", "numpy"]) is None
 
 
 @pytest.mark.parametrize(
@@ -269,11 +269,11 @@ def test_backend_that_the_program_chooses_is_not_fixed_before_it(
     role = Role(name="worker", count=1)
     plan = Plan(kind="launch", roles=(role,), framework="tensorflow")
     start = start_of(plan, packed, "app")
-    assert start.preload == ("sparkdl.cluster.process.child", "numpy", "sparkdl")
-    assert start.framework is None  # Not the server of runs whose backend is TensorFlow.
+    assert start.preload == ("sparkdl.cluster.process.child", "numpy")
+    assert start.order == ()  # Not the server of runs whose backend is TensorFlow.
     start = start_of(dataclasses.replace(plan, env={"KERAS_BACKEND": "jax"}), packed, "app")
-    assert start.framework == "tensorflow"
-    assert {"tensorflow", "keras", "sparkdl.keras"} <= set(start.preload)
+    assert start.order == ("tensorflow",)
+    assert {"keras", "sparkdl.keras"} <= set(start.preload)
 
 
 def test_modules_of_namespace_packages_travel(
@@ -313,3 +313,43 @@ def test_modules_of_namespace_packages_travel(
     finally:
         for name in packed.modules:
             sys.modules.pop(name, None)
+
+
+LAZY = (
+    "def __getattr__(name):\n    if name == 'Trainer':\n        from transformers import trainer\n"
+    "        return trainer.Trainer\n    raise AttributeError(name)\n"
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from transformers import Trainer",
+        "import transformers\n    transformers.Trainer",
+        'import os\n    os.environ["HF_HOME"] = "/x"\n    from transformers import Trainer',
+    ],
+)
+def test_a_lazy_package_is_imported_with_what_the_program_takes_from_it(
+    script: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    folder = tmp_path / "site-packages/transformers"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(LAZY)
+    (folder / "trainer.py").write_text("class Trainer:\n    pass\n")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    packed = pack(script(f"def train():\n    {body}\n"))
+    plan = Plan(kind="launch", roles=(Role(name="worker", count=1),))
+    start = start_of(plan, packed, "app")
+    if "HF_HOME" in body:
+        assert packed.hub_variables({}) == ("HF_HOME",)
+        assert start.preload == ("sparkdl.cluster.process.child",)
+        start = start_of(dataclasses.replace(plan, env={"HF_HOME": "/x"}), packed, "app")
+    assert start.preload[1:] == ("transformers", "transformers.Trainer")
+
+    def train() -> bool:
+        return "transformers.trainer" in sys.modules
+
+    alone = dataclasses.replace(start, shared=False)
+    end = end_of(alone, pack(train), tmp_path)
+    assert end.outcome and end.outcome.outputs == {"value": True}

@@ -1,6 +1,7 @@
 """Runs through Spark Connect, for a client of `tests.clusters.connect_client`."""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,21 @@ def tensorflowonspark(spark: SparkSession) -> Any:
         return str(exc)
 
 
+def lacks_a_package(spark: SparkSession) -> Any:
+    """Run a function whose package only the executors have."""
+
+    def measure() -> float:
+        import scipy.stats
+
+        return float(scipy.stats.norm.cdf(0.0))
+
+    sys.modules["scipy"] = None  # type: ignore[assignment]
+    try:
+        return experiment.launch(measure, spark=spark, progress=False).result
+    finally:
+        del sys.modules["scipy"]
+
+
 def without_context(spark: SparkSession) -> Any:
     """Return the names of what a client lacks."""
     import pyspark
@@ -223,17 +239,34 @@ def watched(spark: SparkSession, folder: str) -> dict[str, Any]:
 
 
 def keras_stages(spark: SparkSession, folder: str) -> Any:
-    """Train and apply a pipeline, save and load it; overwriting it is refused."""
+    """See `_stages`."""
     import keras
-    from pyspark.ml import Pipeline, PipelineModel
 
     from sparkdl.ml import KerasEstimator
 
     net = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     net.compile(keras.optimizers.SGD(0.1), "mse")
+    return _stages(spark, folder, KerasEstimator(net))
+
+
+def torch_stages(spark: SparkSession, folder: str) -> Any:
+    """See `_stages`."""
+    import torch
+
+    from sparkdl.ml import TorchEstimator
+
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    return _stages(spark, folder, TorchEstimator(net, optimizer=optimizer, loss=torch.nn.MSELoss()))
+
+
+def _stages(spark: SparkSession, folder: str, estimator: Any) -> Any:
+    """Train and apply a pipeline, save and load it; overwriting it is refused."""
+    from pyspark.ml import Pipeline, PipelineModel
+
     df = spark.range(64).selectExpr("(id % 8) / 8.0d AS x", "(id % 8) / 4.0d AS label")
     options = {"epochs": 40, "batchSize": 8, "numWorkers": 2, "runOptions": {"progress": False}}
-    estimator = KerasEstimator(net, featuresCol="x", **options)
+    estimator.setParams(featuresCol=["x"], **options)
     fitted = Pipeline(stages=[estimator]).fit(df)
     fitted.stages[0].save(f"{folder}/saved")
     again = type(fitted.stages[0]).load(f"{folder}/saved")
@@ -243,6 +276,22 @@ def keras_stages(spark: SparkSession, folder: str) -> Any:
         again.write().overwrite().save(f"{folder}/saved")
     except SparkDLError as exc:
         return {"error": str(exc), "is_same": expected == found, "last": found[-1]}
+
+
+def preloaded(spark: SparkSession, trials: int) -> Any:
+    """Return the values of trials, and the processes that have loaded what they read."""
+
+    def load() -> Any:
+        return {"pid": os.getpid(), "weights": [0.5] * 10}
+
+    def train(x: int) -> Any:
+        base = context.preloaded
+        return {"server": base["pid"], "value": x * sum(base["weights"])}
+
+    params = {"x": list(range(trials))}
+    run = experiment.launch(train, params, preload=load, metric="value", progress=False)
+    servers = {trial.outputs["server"] for trial in run.trials}
+    return {"values": [trial.value for trial in run.trials], "servers": len(servers)}
 
 
 def _sum_of_ids(number: int, folder: str) -> int:

@@ -18,14 +18,14 @@ import pytest
 
 from sparkdl import context, data
 from sparkdl.data.dataframe.balancing import RowBalance, _numbers
-from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.dataset import received_datasets
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_passes import _row_balance
 from sparkdl.data.dataframe.sender import RowSender
 from sparkdl.errors import ConfigError
 from tests.data.readers.test_contract import COLUMNS, Activate, activate, flat, passes, rows_of
-from tests.data.readers.test_mixing import BATCH, CLASSES, ROWS, TABLE, entropy
+from tests.data.readers.test_decoded_pieces import BATCH, CLASSES, ROWS, TABLE, entropy
 
 __all__ = ["activate"]  # A fixture, used by its name.
 
@@ -69,7 +69,7 @@ def of_all_ranks(tmp_path: Path, activate: Activate) -> Iterator[Ranks]:
                     last_batch = options.get("last_batch", "pad")
                     RowBalance(context.current(), other, last_batch, most, others)
             context.activate(me)
-            received.cache_clear()
+            received_datasets.cache_clear()
             made = data.dataset(feature_cols="a", label_cols="id", **options)
             made = made.without_repeats if once else made
             return passes(made.as_numpy() if has_arrays else made, 2)
@@ -190,7 +190,7 @@ def test_sorted_rows_are_as_mixed_as_in_a_true_shuffle(activate: Activate) -> No
         context.activate(
             dataclasses.replace(context.current(), feed=sender.process_end.dup().detach())
         )
-        received.cache_clear()
+        received_datasets.cache_clear()
         columns = {"feature_cols": "id", "label_cols": "label"}
         mixed = data.dataset(batch_size_per_worker=BATCH, shuffle=5_000, **columns)
         found = list(mixed.as_numpy_iterator())

@@ -91,7 +91,7 @@ class Training:
 
         def of_rank(rank: int) -> tuple[int, list[int]]:
             mine = known[rank]
-            portion = mine.rest(state) if state.rounds else mine.whole
+            portion = mine.portion_left(state) if state.rounds else mine.whole
             steps = totals(portion.total, len(known), batch_size, self.last_batch)[0]
             seed = order_seed(state.seed, state.epoch, rank, state.steps)
             batches = mine.read(portion, seed, steps * batch_size)

@@ -98,7 +98,7 @@ def datasets(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def test_each_executor_converts_the_rows_once_and_again_if_the_copy_is_lost(
-    three_executors: SparkSession, root: str, tmp_path: Path
+    three_executors: SparkSession, root: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     three_executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     frame = datasets(three_executors, tmp_path)["train"].persist()
@@ -106,18 +106,19 @@ def test_each_executor_converts_the_rows_once_and_again_if_the_copy_is_lost(
     run = experiment.launch(
         train, {"number": list(range(13))}, data=frame, wait=False, **quiet(root)
     )
+    request.addfinalizer(run.cancel)  # Its trials wait: after a failure, no other test had slots.
     frame.unpersist()  # From now on, Spark computes the rows for each job that has them.
-    assert eventually(lambda: len(notes(tmp_path, "held")) == 3, 60)
+    assert eventually(lambda: len(notes(tmp_path, "held")) == 3)
     for number in range(3):
         (tmp_path / f"held-{number}").touch()
-    assert eventually(lambda: len(notes(tmp_path, "trial")) == 12, 60)
+    assert eventually(lambda: len(notes(tmp_path, "trial")) == 12, 600)  # Nine more trials.
     copies = {tuple(map(tuple, line["files"])) for line in notes(tmp_path, "trial")}
     assert len(copies) == len({folder for copy in copies for folder, _ in copy}) == 3
     # Until each executor is known to have a copy, the jobs of trials have the rows.
     computed = (tmp_path / "computed").stat().st_size
     assert 20 <= computed <= 200, "260 if all 13 jobs have the rows"
 
-    assert eventually(lambda: len(notes(tmp_path, "held")) == 4, 60)
+    assert eventually(lambda: len(notes(tmp_path, "held")) == 4)
     for ((disk, _),) in copies:
         kill_holders(Path(disk, "sparkdl-rows"))
     attempt = Path(run.trials[12].path, "attempts", "0.json")
@@ -182,7 +183,10 @@ def test_a_row_that_fails_ends_no_other_trial_with_fewer_rows(
     data = frame.mapInArrow(fail_once, frame.schema)
     train, params = reads_all(tmp_path, ("train",)), {"number": [0, 1, 2]}
     run = experiment.launch(train, params, data=data, **quiet(root))
-    (failed,) = [trial for trial in run.trials if trial.state != "COMPLETE"]
-    assert "a row that cannot be computed" in str(failed.error)
+    failed = [trial for trial in run.trials if trial.state != "COMPLETE"]
+    # Spark 3.5 computes the rows to keep in one job, whose error is that of both running trials.
+    assert 1 <= len(failed) <= (1 if hasattr(frame, "toArrow") else 2)
+    assert all("a row that cannot be computed" in str(trial.error) for trial in failed)
     total = float(2 * sum(range(ROWS)))
-    assert [trial.value for trial in run.trials if trial is not failed] == [total, total]
+    complete = [trial for trial in run.trials if trial not in failed]
+    assert [trial.value for trial in complete] == [total] * len(complete)

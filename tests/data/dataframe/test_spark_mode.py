@@ -99,7 +99,7 @@ def test_fit_equals_one_process_on_the_same_rows(
     three_executors: SparkSession, root: str, tmp_path: Path, workers: int, legacy: bool
 ) -> None:
     """The batches that the ranks saw, put together step by step, train one process alike."""
-    size, epochs = 32 * workers, 3
+    size, epochs = 32 * workers, 2
 
     def train() -> None:
         feeding.fit(tmp_path, size, epochs)
@@ -374,7 +374,7 @@ def test_a_root_on_s3(s3: str, three_executors: SparkSession, tmp_path: Path) ->
     found = [notes(tmp_path, "ids", rank)[0]["ids"] for rank in RANKS]
     assert [sum(len(batch) for batch in rank) for rank in found] == [334] * 3
     assert {i for rank in found for batch in rank for i in batch} == set(range(1001))
-    from sparkdl import storage
+    from sparkdl.files import storage
 
     folder = run.trials[0].path
     told = json.loads(storage.read(storage.join(folder, "data.jsonl")))

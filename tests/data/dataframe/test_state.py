@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkdl import context, data
-from sparkdl.data.dataframe.dataset import received
+from sparkdl.data.dataframe.dataset import received_datasets
 from sparkdl.data.dataframe.known_rows import Portion
 from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.sender import RowSender
@@ -40,7 +40,7 @@ def fed(activate: Activate) -> Iterator[Fed]:
             activate(0, 1)
             mine = {"feed": ends.dup().detach(), **(me or {})}
             context.activate(dataclasses.replace(context.current(), **mine))
-            received.cache_clear()
+            received_datasets.cache_clear()
             options = {"feature_cols": "a", "label_cols": "id", "shuffle": True, **options}
             return data.dataset(**{"batch_size_per_worker": 4, **options})
 

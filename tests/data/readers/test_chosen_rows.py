@@ -204,7 +204,8 @@ def test_spark_computes_the_same_places(spark: SparkSession) -> None:
 
 def test_wrong_splits_are_refused(folder: Path, activate: Activate) -> None:
     activate(0, 1)
-    for wrong in ("id", ("id", 0.9), ("id", 0.9, 0.9), ("id", -0.1, 0.5), (3, 0.0, 0.5)):
+    ranges = ((0.9, 0.9), (0.5, 0.4), (-0.1, 0.5), (0.5, 1.5))
+    for wrong in ("id", ("id", 0.9), (3, 0.0, 0.5), *(("id", *each) for each in ranges)):
         with pytest.raises(ConfigError, match=r"split is .*; expected a column and a range"):
             data.parquet(folder / "parquet", split=wrong, batch_size_per_worker=4)
     with pytest.raises(ConfigError, match="split names column 'ID', which does not exist"):

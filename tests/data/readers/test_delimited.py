@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import storage
 from sparkdl.data.readers import csv_format
 from sparkdl.data.readers.csv_format import BLOCK_BYTES
 from sparkdl.data.readers.delimited import csv
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 
 pytestmark = pytest.mark.slow
 

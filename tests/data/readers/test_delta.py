@@ -17,10 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 from sparkdl import context
 from sparkdl.data.readers.delta import delta
 from sparkdl.data.readers.delta_log import newest_version
-from sparkdl.data.readers.file_records import NAME, compare_files
+from sparkdl.data.readers.file_records import compare_files
 from sparkdl.data.readers.parquet import parquet
 from sparkdl.data.readers.paths import find
 from sparkdl.errors import ConfigError
+from sparkdl.files.layout import FILES
 
 DAY = datetime.date(2026, 1, 31)
 COLUMNS = ["x", "y", "z", "part"]
@@ -112,7 +113,7 @@ def test_files_that_the_filter_excludes_are_not_opened(tmp_path: Path) -> None:
 def test_the_version_is_recorded_and_compared(table: str, tmp_path: Path) -> None:
     with context.acting_as(context.Context(run="one", folder=str(tmp_path))):
         read(table, version=3)
-    record = str(tmp_path / NAME)
+    record = str(tmp_path / FILES)
     assert json.loads(Path(record).read_text())["version"] == 3
     assert not list(compare_files(record, find, newest_version))
     path = str(tmp_path / "table")

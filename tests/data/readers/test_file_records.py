@@ -8,9 +8,10 @@ import pytest
 
 from sparkdl import context
 from sparkdl.data.readers.delta_log import newest_version
-from sparkdl.data.readers.file_records import NAME, compare_files
+from sparkdl.data.readers.file_records import compare_files
 from sparkdl.data.readers.file_records import record as write_record
 from sparkdl.data.readers.paths import find
+from sparkdl.files.layout import FILES
 
 
 @pytest.fixture
@@ -25,14 +26,14 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         find(str(tmp_path / "data"))
         find([str(tmp_path / "data/a.csv"), str(tmp_path / "data/b.csv")])
     find(str(tmp_path / "data/a.csv"))
-    return str(trial / NAME)
+    return str(trial / FILES)
 
 
 def test_urls_with_credentials_are_not_recorded(tmp_path: Path) -> None:
     with context.acting_as(context.Context(run="one", folder=str(tmp_path))):
         for url in ("https://host/a.csv?token=1", "ftp://ann:pass@host/a.csv"):
             write_record([SimpleNamespace(root=url)])
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / FILES).exists()
 
 
 def test_other_files_are_named(record: str, tmp_path: Path) -> None:

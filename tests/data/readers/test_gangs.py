@@ -1,5 +1,6 @@
 """Readers in real gangs: which process reads which rows, and what is refused."""
 
+import gzip
 import json
 import os
 import signal
@@ -79,16 +80,21 @@ def test_ranks_that_see_other_files_divide_the_same_ones(
     def train() -> Any:
         from sparkdl import context, data
 
-        if context.rank == 1:
-            while not list(Path(context.url, "ranks/0").glob("0.pieces-*")):
+        def wait_for_pieces(call: int) -> None:
+            """Rank 0 announces a call first; its message has pieces once it has listed them."""
+            while True:
+                for message in Path(context.url, "ranks/0").glob(f"0.pieces-{call}"):
+                    if json.loads(gzip.decompress(message.read_bytes()))["pieces"] is not None:
+                        return
                 time.sleep(0.02)
-            time.sleep(0.5)
+
+        if context.rank == 1:
+            wait_for_pieces(0)
             rows = pa.table({"id": range(5000, 5100)})
             pq.write_table(rows, f"{folder}/-late.parquet")
         files = data.parquet(folder, global_batch_size=8, shuffle=True)
         if context.rank == 1:
-            while not list(Path(context.url, "ranks/0").glob("0.pieces-1*")):
-                time.sleep(0.02)
+            wait_for_pieces(1)
             write_deltalake(versions, pa.table({"id": range(5000, 5100)}), mode="append")
         newest = data.delta(versions, global_batch_size=8)
         ids = [[int(i) for batch in rows for i in batch] for rows in (files, newest)]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl import storage
 from sparkdl.data.readers.images import images
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 
 pytestmark = pytest.mark.slow
 

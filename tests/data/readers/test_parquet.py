@@ -295,7 +295,7 @@ def test_folders_make_columns(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "s3"])
 def test_stores(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    from sparkdl import storage
+    from sparkdl.files import storage
 
     root = f"memory://{tmp_path}" if store == "memory" else request.getfixturevalue("s3")
     url = f"{root}/{tmp_path.name}/tä ble"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparkdl import context, data, storage
+from sparkdl import context, data
 from sparkdl.data.readers import table_formats
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import list_row_groups
@@ -18,6 +18,7 @@ from sparkdl.data.readers.paths import Paths, absolute, find, find_again, urls_o
 from sparkdl.data.readers.petastorm.reader import PetastormSource
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_braces(folder: Path) -> None:
 
 
 def test_chained_urls(folder: Path) -> None:
-    pytest.importorskip("sparkdl.stores")
+    pytest.importorskip("sparkdl.files.stores")
     store = f"memory://{folder}"
     storage.write(f"{store}/1.csv", b"x\n1\n")
     for url in (f"simplecache::{store}", f"simplecache::{store}/*.csv"):

@@ -18,7 +18,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from sparkdl import context, data, storage
+from sparkdl import context, data
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.lanes import Pass
 from sparkdl.data.readers.petastorm.materialize import materialize
@@ -32,6 +32,8 @@ from sparkdl.data.readers.petastorm.reader import (
 from sparkdl.data.readers.petastorm.schema import to_arrow
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
+from tests.helpers.processes import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -355,6 +357,28 @@ def test_plain_parquet_of_spark(spark: SparkSession, tmp_path: Path) -> None:
             for row in zip(*(getattr(batch, name).tolist() for name in names), strict=True)
         ]
     assert theirs == read(source, names)
+
+
+def test_petastorms_own_threads_lose_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the workers were asked before they have anything to do, and the row groups after."""
+    pq.write_table(pa.table({"id": range(12)}), tmp_path / "a.parquet", row_group_size=6)
+    module = data.petastorm.load()
+    pool = importlib.import_module("petastorm.workers_pool.thread_pool").ThreadPool
+    are_done = pool.all_workers_done
+    asked: list[bool] = []
+
+    def are_done_at_first(self: Any) -> bool:
+        asked.append(not asked)
+        if asked[-1]:
+            eventually(self._ventilator.completed)
+        return asked[-1] or are_done(self)
+
+    monkeypatch.setattr(pool, "all_workers_done", are_done_at_first)
+    with module.make_batch_reader(f"file://{tmp_path}") as reader:
+        ids = sorted(int(number) for batch in reader for number in batch.id)
+    assert ids == list(range(pq.read_metadata(tmp_path / "a.parquet").num_rows))
 
 
 def test_only_columns_of_folders(spark: SparkSession, tmp_path: Path) -> None:
@@ -819,7 +843,7 @@ def test_without_petastorm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         "petastorm('/nowhere', batch_size_per_worker=1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ImportError" in done.stderr and "pip install 'sparkdl[petastorm]'" in done.stderr
+    assert "MissingPackageError" in done.stderr and "'sparkdl-platform[petastorm]'" in done.stderr
 
 
 # ---- arrays

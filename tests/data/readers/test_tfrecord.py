@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparkdl import context, storage
+from sparkdl import context
 from sparkdl.data.lanes import Lane, Pass
 from sparkdl.data.readers import local_copies
 from sparkdl.data.readers import tfrecord as module
@@ -21,6 +21,7 @@ from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 
 pytestmark = pytest.mark.slow
 

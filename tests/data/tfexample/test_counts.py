@@ -7,12 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkdl import data, storage
+from sparkdl import data
 from sparkdl.data.tfexample.columns import Column, Kind
 from sparkdl.data.tfexample.counts import FileCount, counts_of, pack_counts
 from sparkdl.data.tfexample.dataframe_writer import _publish, _write
 from sparkdl.data.tfexample.encode import encode
 from sparkdl.data.tfexample.framing import frame, measure
+from sparkdl.files import storage
 
 COLUMNS = [Column("id", Kind.INT64, pa.int64())]
 reader: Any = importlib.import_module("sparkdl.data.readers.record_index")

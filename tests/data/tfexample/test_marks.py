@@ -24,6 +24,8 @@ def test_parts_have_the_records_and_few_others(distance: int, max_marks: int) ->
             first, begin, end = marks.around(start, stop, places[-1])
             assert begin == places[first] <= places[start] and places[stop] <= end
             assert end in places
+            if (distance, max_marks) == (1, 1000):  # All fit.
+                assert (first, begin, end) == (start, places[start], places[stop])
             # Marks that are thinned are up to one and a half times the distance apart.
             assert places[start] - begin < 1.5 * marks.distance + 300
             assert end - places[stop] < 1.5 * marks.distance + 300

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sparkdl import storage
 from sparkdl.data.readers.paths import find, urls_of
 from sparkdl.data.tfexample import dataframe_writer
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 
 
 def meant(paths: Any) -> list[str]:

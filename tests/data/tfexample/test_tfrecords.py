@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sparkdl import storage
 from sparkdl.data.readers.paths import find, urls_of
 from sparkdl.data.tfexample import dataframe_reader, framing, schema_inference
 from sparkdl.data.tfexample.columns import Column, Kind
@@ -40,6 +39,7 @@ from sparkdl.data.tfexample.framing import (
 )
 from sparkdl.data.tfexample.schema_inference import inspect
 from sparkdl.data.tfexample.to_arrow import to_batch
+from sparkdl.files import storage
 from tests.helpers.spark import start_session
 
 INT = Column("i", Kind.INT64, pa.int64())

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from sparkdl import experiment, tensorboard_server
+from sparkdl import experiment
+from sparkdl.board import server as tensorboard_server
+from sparkdl.board import viewer
+from sparkdl.board.viewer import TensorBoard
 from sparkdl.errors import ConfigError, RunStoppedError
+from sparkdl.runner.again.resume import resume_run
 from sparkdl.runner.display import tensorboard as display
-from sparkdl.runner.execute import execute
-from sparkdl.runner.resume import continue_search
+from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runs import Run
-from sparkdl.runs.retry import parse_retry
-from sparkdl.runs.tensorboard import TensorBoard, viewer
+from sparkdl.runs.retry_choice import parse_retry
 from tests.helpers.in_memory_cluster import Attempt, InMemoryCluster, Outcome, raised, returned
 from tests.helpers.loops import request_of
 from tests.helpers.processes import eventually, is_alive
@@ -77,7 +79,7 @@ def test_missing_package_is_an_error_before_anything_starts(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ConfigError, match="pip install tensorboard"):
+    with pytest.raises(ConfigError, match=r"sparkdl-platform\[tensorboard\]"):
         run_two(root)
     assert not os.listdir(root)
 
@@ -148,7 +150,7 @@ def test_run_that_is_resumed_is_shown(
     path = stopped.value.run.path
     cluster = InMemoryCluster(lambda attempt: returned(1.0))
     options = {"retry": "failed", "tensorboard": True}
-    run = continue_search(path, None, {}, parse_retry("failed"), None, options, cluster)
+    run = resume_run(path, None, {}, parse_retry("failed"), None, options, cluster)
     assert run.state == "COMPLETE"
     assert f"TensorBoard shows the run at {run.tensorboard().url}" in capsys.readouterr().out
     run.tensorboard().stop()

@@ -1,4 +1,4 @@
-"""What a terminal would show of what a trial prints."""
+"""The output of a trial, as a terminal would show it."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from sparkdl.runs import Run, Trial
 
 
 def keras_epoch(num_steps: int) -> str:
-    """What `keras.utils.Progbar` writes in one epoch."""
+    """Return the text that `keras.utils.Progbar` writes in one epoch."""
     text, width = "", 0
     for step in range(1, num_steps + 1):
         bar = (
@@ -32,7 +32,7 @@ def keras_epoch(num_steps: int) -> str:
         ("long text\rshort", "shorttext"),
         ("long text\r\x1b[Kshort", "short"),
         ("abc\b\bXY", "aXY"),
-        ("\b\b\bstart", "start"),
+        ("ab\b\b\bstart", "start"),
     ],
 )
 def test_visible_text_is_that_of_a_terminal(line: str, shown: str) -> None:

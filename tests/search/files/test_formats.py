@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl import storage
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.search.files.formats import read_space
 from sparkdl.search.space.spaces import Categorical, Float, Int
 

@@ -180,7 +180,8 @@ def test_quasi_random_sequence_has_the_parameters_of_all_trials(
     assert "conditions" not in caplog.text
     # The first 16 points of the sequence have one value in each sixteenth.
     assert sorted(int(params["x"] * 16) for params in seen) == [*range(16)]
-    assert sorted(params["optimizer"] for params in seen) == ["adam"] * 8 + ["sgd"] * 8
+    if int(optuna.__version__.split(".")[0]) >= 5:  # Before, choices are drawn at random.
+        assert sorted(params["optimizer"] for params in seen) == ["adam"] * 8 + ["sgd"] * 8
 
 
 @settings(max_examples=8, deadline=None)

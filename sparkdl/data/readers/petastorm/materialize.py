@@ -18,18 +18,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparkdl import storage
 from sparkdl.data.readers.petastorm import compat
 from sparkdl.data.readers.petastorm.schema import is_encoded
 from sparkdl.data.schema import arrow_type
 from sparkdl.errors import ConfigError
+from sparkdl.files import storage
 from sparkdl.options import check_count
-from sparkdl.spark_python import map_in_arrow
+from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["materialize"]
 
 # The dtypes of scalar fields in a Unischema, by the `typeName()` of Spark's `DataType`.
 _SCALARS: dict[str, Any] = {
@@ -125,13 +123,15 @@ def _write_metadata(url: str, schema: Any) -> None:
     names = [os.path.relpath(piece.path, path) for piece in dataset.pieces]
     footers = dataset.footers()
     counts = {name: f.num_row_groups for name, f in zip(names, footers, strict=True)}
-    stored = footers[0].schema.to_arrow_schema()
-    added = {
+    stored_schema = footers[0].schema.to_arrow_schema()
+    new_metadata = {
         metadata.UNISCHEMA_KEY: pickle.dumps(schema),
         metadata.ROW_GROUPS_PER_FILE_KEY: json.dumps(counts),
     }
     buffer = io.BytesIO()
-    pq.write_metadata(stored.with_metadata({**(stored.metadata or {}), **added}), buffer)
+    pq.write_metadata(
+        stored_schema.with_metadata({**(stored_schema.metadata or {}), **new_metadata}), buffer
+    )
     storage.write(storage.join(url, "_common_metadata"), buffer.getvalue())
 
 
@@ -206,16 +206,16 @@ def _encode_columns(df: "DataFrame", schema: Any) -> "DataFrame":
             f"the Unischema has the fields {', '.join(names)}; the DataFrame has the columns "
             f"{', '.join(df.columns)}. Select the same columns."
         )
-    columns, stored = [], []
+    columns, stored_fields = [], []
     for number, field in enumerate(fields):
         column = df[_quoted(field.name)]
         kind = field.codec.spark_dtype() if field.codec else df.schema[field.name].dataType
         # The columns are renamed to numbers: mapInArrow fails on a name with a dot.
         columns.append((column if is_encoded(field) else column.cast(kind)).alias(str(number)))
-        stored.append(StructField(field.name, kind, field.nullable))
+        stored_fields.append(StructField(field.name, kind, field.nullable))
     # Pickled separately: a task must call compat.load before it unpickles objects of petastorm.
     encode = functools.partial(_encode_batches, pickled=pickle.dumps(schema))
-    return map_in_arrow(df.select(columns), encode, StructType(stored))
+    return map_in_arrow(df.select(columns), encode, StructType(stored_fields))
 
 
 def _encode_batches(batches: Iterator[pa.RecordBatch], pickled: bytes) -> Iterator[pa.RecordBatch]:

@@ -19,8 +19,6 @@ from sparkdl.data.readers.base import ArrowSource, DerivedSource, ReadColumns
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError
 
-__all__ = ["RowSequences", "SequenceForm", "is_ngram", "stored_names"]
-
 
 def is_ngram(value: Any) -> bool:
     """Return True for an `NGram`."""
@@ -66,13 +64,13 @@ class SequenceForm:
 
         def matches(field: Any) -> list[str]:
             pattern = field if isinstance(field, str) else re.escape(field.name)
-            found = [name for name in names if re.fullmatch(pattern, name)]
-            if not found:
+            matching = [name for name in names if re.fullmatch(pattern, name)]
+            if not matching:
                 raise ConfigError(
                     f"the NGram has the field {getattr(field, 'name', field)!r}, which is not a "
                     f"column. Columns are {', '.join(names)}."
                 )
-            return found
+            return matching
 
         steps = {
             offset: list(dict.fromkeys(name for field in fields for name in matches(field)))
@@ -153,16 +151,29 @@ class RowSequences(DerivedSource):
         super().__init__(source)
         self._form = form
         self._columns = form.columns
-        fields = {name: source.schema.field(own) for name, (own, _) in self._columns.items()}
+        fields = {
+            name: source.schema.field(stored_name)
+            for name, (stored_name, _) in self._columns.items()
+        }
         self.schema = pa.schema([field.with_name(name) for name, field in fields.items()])
-        self.options = {key: self._renamed(value) for key, value in source.options.items()}
+        self.options = {
+            key: self._with_names_of_sequences(value) for key, value in source.options.items()
+        }
         self.sizes = self._counts()
 
-    def _renamed(self, option: Any) -> Any:
+    def _with_names_of_sequences(self, option: Any) -> Any:
         """Return the value of an option, which has stored columns, for those of sequences."""
         if isinstance(option, Mapping):
-            return {n: option[own] for n, (own, _) in self._columns.items() if own in option}
-        return [name for name, (own, _) in self._columns.items() if own in (option or ())]
+            return {
+                n: option[stored_name]
+                for n, (stored_name, _) in self._columns.items()
+                if stored_name in option
+            }
+        return [
+            name
+            for name, (stored_name, _) in self._columns.items()
+            if stored_name in (option or ())
+        ]
 
     def _counts(self) -> list[int]:
         def count() -> list[int]:
@@ -189,25 +200,31 @@ class RowSequences(DerivedSource):
             raise ValueError(f"{self.name} has fewer sequences than were counted. Start again.")
         if not len(starts):
             return
-        stored = list(dict.fromkeys(self._columns[name][0] for name in names))
-        length, begin, done = self._form.length, int(starts[0]), 0
+        stored_names = list(dict.fromkeys(self._columns[name][0] for name in names))
+        length, begin, num_yielded = self._form.length, int(starts[0]), 0
         rows = Range(part.piece, begin, int(starts[-1]) + length)
-        held: list[pa.RecordBatch] = []
-        with closing(read([rows], stored)) as batches:  # type: ignore[type-var]
+        window: list[pa.RecordBatch] = []
+        with closing(read([rows], stored_names)) as batches:  # type: ignore[type-var]
             for batch in batches:
-                held = [pa.concat_batches([*held, batch])]
-                end = begin + held[0].num_rows
+                window = [pa.concat_batches([*window, batch])]
+                end = begin + window[0].num_rows
                 stop = int(np.searchsorted(starts, end - length, "right"))
-                if stop > done:
-                    yield self._sequences(held[0], starts[done:stop] - begin, names)
-                    done = stop
+                if stop > num_yielded:
+                    yield self._sequences(window[0], starts[num_yielded:stop] - begin, names)
+                    num_yielded = stop
                 # Rows before the next sequence are not needed any more.
-                used = (int(starts[done]) if done < len(starts) else end) - begin
-                held, begin = [held[0].slice(used)], begin + min(used, held[0].num_rows)
+                num_used = (int(starts[num_yielded]) if num_yielded < len(starts) else end) - begin
+                window, begin = (
+                    [window[0].slice(num_used)],
+                    begin + min(num_used, window[0].num_rows),
+                )
 
     def _sequences(
         self, rows: pa.RecordBatch, starts: "np.ndarray[Any, Any]", names: Sequence[str]
     ) -> pa.RecordBatch:
         columns = (self._columns[name] for name in names)
-        values = [rows.column(own).take(pa.array(starts + place)) for own, place in columns]
+        values = [
+            rows.column(stored_name).take(pa.array(starts + place))
+            for stored_name, place in columns
+        ]
         return pa.RecordBatch.from_arrays(values, names=list(names))

@@ -25,7 +25,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
-from sparkdl import storage
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.base import ArrowSource
@@ -42,8 +41,7 @@ from sparkdl.data.readers.petastorm.transform import is_transform, transformed
 from sparkdl.data.readers.table_formats import refuse_tables
 from sparkdl.data.shard import Range
 from sparkdl.errors import ConfigError, suggest
-
-__all__ = ["PetastormSource", "UnischemaWarning", "petastorm"]
+from sparkdl.files import storage
 
 # Limits of a batch that is decoded at once; bytes as they are stored.
 _MAX_BATCH_BYTES = 4 << 20
@@ -109,18 +107,18 @@ def petastorm(
     transform = batches.pop("map") if is_transform(batches.get("map")) else None
     parsed = Batches.parse(batches)
     ngram = columns if is_ngram(columns) else None
-    named = stored_names(ngram) if ngram else columns and [getattr(c, "name", c) for c in columns]
+    names = stored_names(ngram) if ngram else columns and [getattr(c, "name", c) for c in columns]
     if ngram and transform:
         raise ConfigError(
             "columns is an NGram and map is a TransformSpec, whose function has single rows. Pass "
             "map=data.Map(function), whose function has the columns of sequences, such as 'x[0]'."
         )
-    call = Call("data.petastorm", {"url": url, "columns": named, **parsed.division})
+    call = Call("data.petastorm", {"url": url, "columns": names, **parsed.division})
     urls = [absolute(each) for each in ([url] if isinstance(url, str) else url)]
     pieces = agree(call, lambda: {"datasets": _list_all(urls)})
     sources = []
     for each, listed in zip(urls, pieces["datasets"], strict=True):
-        sources.append(PetastormSource(each, named, ragged, decode, fill, trust, listed, pad))
+        sources.append(PetastormSource(each, names, ragged, decode, fill, trust, listed, pad))
     source: ArrowSource = sources[0] if len(sources) == 1 else JoinedSource(sources)
     if ngram:
         source = RowSequences(source, SequenceForm.of(ngram, source.columns))
@@ -217,10 +215,10 @@ class PetastormSource(ArrowSource):
         """
         files = [self._groups[part.piece].file for part in ranges]
         last = {file: place for place, file in enumerate(files)}
-        checked: set[int] = set()
+        checked_files: set[int] = set()
         for place, (part, file) in enumerate(zip(ranges, files, strict=True)):
-            is_first = self._files.is_local or file not in checked
-            checked.add(file)
+            is_first = self._files.is_local or file not in checked_files
+            checked_files.add(file)
             yield from self._read_range(part, names, is_first)
             if not self._files.is_local and last[file] == place:
                 self._files.check(file)
@@ -230,17 +228,17 @@ class PetastormSource(ArrowSource):
     ) -> Iterator[pa.RecordBatch]:
         group, position, num_yielded = self._groups[part.piece], 0, 0
         path = self._files.paths[group.file]
-        stored = [name for name in names if name not in group.folders]
+        columns = [name for name in names if name not in group.folders]
         rows = max(1, _MAX_BATCH_BYTES * group.rows // max(1, group.num_bytes))
         with (
-            self._opened(group.file, path, is_checked) as source,
+            self._open(group.file, path, is_checked) as source,
             ParquetFile(source, coerce_int96_timestamp_unit=TIMESTAMP_UNIT) as file,
         ):
             footer = file.metadata
             exists = group.number < footer.num_row_groups
             num_rows = footer.row_group(group.number).num_rows if exists else 0
             self._check_rows(num_rows, group.rows, group)
-            for batch in file.iter_batches(min(rows, _MAX_BATCH_ROWS), [group.number], stored):
+            for batch in file.iter_batches(min(rows, _MAX_BATCH_ROWS), [group.number], columns):
                 begin = max(part.start - position, 0)
                 end = max(min(part.stop - position, batch.num_rows), begin)
                 rows_in_part = batch.slice(begin, end - begin)
@@ -253,7 +251,7 @@ class PetastormSource(ArrowSource):
         self._check_rows(num_yielded, part.stop - part.start, group)
 
     @contextmanager
-    def _opened(self, file: int, path: str, is_checked: bool) -> Iterator[Any]:
+    def _open(self, file: int, path: str, is_checked: bool) -> Iterator[Any]:
         with self._files.arrow.open_input_file(path) as source:
             if is_checked:
                 self._files.check(file)
@@ -263,10 +261,10 @@ class PetastormSource(ArrowSource):
                 self._files.check(file)
                 raise
 
-    def _check_rows(self, num_rows: int, expected: int, group: _Group) -> None:
-        if num_rows != expected:
+    def _check_rows(self, num_rows: int, num_expected: int, group: _Group) -> None:
+        if num_rows != num_expected:
             raise ValueError(
-                f"{self.name}: read {num_rows} rows, but expected {expected}, from row group "
+                f"{self.name}: read {num_rows} rows, but expected {num_expected}, from row group "
                 f"{group.number} of {self._files.paths[group.file]}. The file has changed since "
                 "the dataset was opened; open it again."
             )
@@ -318,14 +316,14 @@ def _check_unchanged(url: str, dataset: Any, footers: Sequence[Any]) -> None:
         return
     paths = [os.path.relpath(piece.path, dataset.paths) for piece in dataset.pieces]
     actual = {p: footer.num_row_groups for p, footer in zip(paths, footers, strict=True)}
-    expected = json.loads(common[metadata.ROW_GROUPS_PER_FILE_KEY])
-    changed = sorted(p for p in {*actual, *expected} if actual.get(p) != expected.get(p))
+    counts = json.loads(common[metadata.ROW_GROUPS_PER_FILE_KEY])
+    changed = sorted(p for p in {*actual, *counts} if actual.get(p) != counts.get(p))
     if changed:
         first = changed[0]
         raise ValueError(
             f"{url} has changed since it was materialized: {len(changed)} files have other row "
             f"groups than its _common_metadata says, the first of them {first!r} "
-            f"({expected.get(first, 'none')} expected, {actual.get(first, 'none')} found). "
+            f"({counts.get(first, 'none')} expected, {actual.get(first, 'none')} found). "
             "Materialize it again."
         )
 
@@ -370,30 +368,30 @@ def _groups(
 
 def _stored_schema(footer: Any, of_folders: Mapping[str, pa.DataType]) -> pa.Schema:
     """Return the columns of the files and of the names of their folders, whose types count."""
-    stored = footer.schema.to_arrow_schema()
+    schema = footer.schema.to_arrow_schema()
     for number in range(len(footer.schema)):
         column = footer.schema.column(number)
-        if column.physical_type == "INT96" and column.path in stored.names:
+        if column.physical_type == "INT96" and column.path in schema.names:
             field = pa.field(column.path, pa.timestamp(TIMESTAMP_UNIT))
-            stored = stored.set(stored.names.index(column.path), field)
+            schema = schema.set(schema.names.index(column.path), field)
     return pa.schema(
-        list({**dict(zip(stored.names, stored.types, strict=True)), **of_folders}.items())
+        list({**dict(zip(schema.names, schema.types, strict=True)), **of_folders}.items())
     )
 
 
 def _schema(
-    url: str, stored: pa.Schema, fields: Mapping[str, Any], columns: Sequence[str] | None
+    url: str, stored_schema: pa.Schema, fields: Mapping[str, Any], columns: Sequence[str] | None
 ) -> pa.Schema:
-    names = columns or list(fields) or stored.names
+    names = columns or list(fields) or stored_schema.names
     for name in names:
-        if name not in stored.names:
+        if name not in stored_schema.names:
             raise ConfigError(
-                f"{url} has no column {name!r}.{suggest(name, stored.names)} Columns are "
-                f"{', '.join(stored.names)}."
+                f"{url} has no column {name!r}.{suggest(name, stored_schema.names)} Columns are "
+                f"{', '.join(stored_schema.names)}."
             )
     return pa.schema(
-        stored.field(n)
+        stored_schema.field(n)
         if n not in fields
-        else pa.field(n, decoded_type(fields[n], stored.field(n).type))
+        else pa.field(n, decoded_type(fields[n], stored_schema.field(n).type))
         for n in names
     )

@@ -15,8 +15,6 @@ import pyarrow as pa
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["decode", "decoded_type", "is_encoded", "to_arrow"]
-
 
 def is_encoded(field: Any) -> bool:
     """Return True if the column of a field holds encoded values."""
@@ -24,12 +22,12 @@ def is_encoded(field: Any) -> bool:
     return field.codec is not None and type(field.codec) is not codecs.ScalarCodec
 
 
-def decoded_type(field: Any, stored: pa.DataType) -> pa.DataType:
+def decoded_type(field: Any, stored_type: pa.DataType) -> pa.DataType:
     """Return the Arrow type of a field's values.
 
     Args:
         field: a `petastorm.unischema.UnischemaField`.
-        stored: the type of the field's column in the files.
+        stored_type: the type of the field's column in the files.
 
     Raises:
         ConfigError: if the values have no Arrow type.
@@ -39,7 +37,9 @@ def decoded_type(field: Any, stored: pa.DataType) -> pa.DataType:
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype else np.dtype(object)
     if not is_encoded(field):
         # Numbers may be stored in another type, such as uint8 as Spark's smallint.
-        return pa.from_numpy_dtype(dtype) if not field.shape and dtype.kind in "biuf" else stored
+        return (
+            pa.from_numpy_dtype(dtype) if not field.shape and dtype.kind in "biuf" else stored_type
+        )
     if isinstance(field.codec, codecs.CompressedImageCodec) and not codecs.OPENCV_AVAILABLE:
         raise ImportError(
             f"column {field.name!r} holds images, which petastorm decodes with OpenCV. Install it "
@@ -79,20 +79,22 @@ def decode(field: Any, column: pa.Array, kind: pa.DataType) -> pa.Array:
         raise ValueError(f"column {field.name!r}: {exc}") from exc
 
 
-def _decode_values(field: Any, stored: Sequence[Any]) -> Sequence[Any]:
+def _decode_values(field: Any, stored_values: Sequence[Any]) -> Sequence[Any]:
     codecs: Any = importlib.import_module("petastorm.codecs")
-    if type(field.codec) is codecs.NdarrayCodec and stored and None not in stored:
+    if type(field.codec) is codecs.NdarrayCodec and stored_values and None not in stored_values:
         # Each value is a file of numpy.save, a header followed by the numbers. Reading each
         # header takes 20 times as long as the rest, so equal headers are read only once.
-        first = field.codec.decode(field, stored[0])
-        header = stored[0][: len(stored[0]) - first.nbytes]
-        is_same = all(len(v) == len(stored[0]) and v.startswith(header) for v in stored)
+        first = field.codec.decode(field, stored_values[0])
+        header = stored_values[0][: len(stored_values[0]) - first.nbytes]
+        is_same = all(
+            len(v) == len(stored_values[0]) and v.startswith(header) for v in stored_values
+        )
         if is_same and first.size and first.flags.c_contiguous:
-            raw = np.frombuffer(b"".join(stored), np.uint8).reshape(len(stored), -1)
+            raw = np.frombuffer(b"".join(stored_values), np.uint8).reshape(len(stored_values), -1)
             data = np.ascontiguousarray(raw[:, len(header) :])
             rows: Sequence[Any] = data.view(first.dtype).reshape(-1, *first.shape)
             return rows
-    return [None if value is None else field.codec.decode(field, value) for value in stored]
+    return [None if value is None else field.codec.decode(field, value) for value in stored_values]
 
 
 def to_arrow(arrays: Sequence[Any], dtype: Any, shape: Sequence[int | None]) -> pa.Array:

@@ -13,8 +13,6 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import types
 
-__all__ = ["to_frame", "to_numbers", "to_times"]
-
 _DAYS, _MICROSECONDS = np.dtype("datetime64[D]"), np.dtype("datetime64[us]")
 
 

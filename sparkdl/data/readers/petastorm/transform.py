@@ -21,8 +21,6 @@ from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.data.readers.petastorm.times import to_frame, to_numbers, to_times
 from sparkdl.errors import ConfigError
 
-__all__ = ["is_transform", "transformed"]
-
 _ATTRIBUTES = ("func", "edit_fields", "removed_fields", "selected_fields")
 
 
@@ -52,14 +50,14 @@ def transformed(
             "pad them for. Pass data.Map(function), whose function has whole batches."
         )
     fields = {field[0]: (np.dtype(field[1]), tuple(field[2])) for field in spec.edit_fields}
-    kept = [n for n in schema.names if n not in spec.removed_fields and n not in fields]
-    kept += fields
+    names = [n for n in schema.names if n not in spec.removed_fields and n not in fields]
+    names += fields
     if spec.selected_fields is not None:
-        kept = [name for name in spec.selected_fields if name in kept]
-    chosen = batches.feature_cols, batches.label_cols, batches.weight_col
-    selection = ColumnSelection.among(kept, *chosen)
+        names = [name for name in spec.selected_fields if name in names]
+    selected = batches.feature_cols, batches.label_cols, batches.weight_col
+    selection = ColumnSelection.among(names, *selected)
     kinds = {field.name: field.type for field in schema}
-    function = (_by_row if is_by_row else _by_frame)(spec.func, kept, fields, kinds)
+    function = (_by_row if is_by_row else _by_frame)(spec.func, names, fields, kinds)
     return dataclasses.replace(
         batches,
         feature_cols=selection.features,
@@ -73,69 +71,74 @@ Kinds = Mapping[str, pa.DataType]
 
 
 def _by_row(
-    function: Callable[..., Any], kept: Sequence[str], fields: Fields, kinds: Kinds
+    function: Callable[..., Any], names: Sequence[str], fields: Fields, kinds: Kinds
 ) -> Function:
     def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
         values = zip(*(to_times(rows[n], kinds[n]) for n in rows), strict=True)
-        made = [function(dict(zip(rows, row, strict=True))) for row in values]
-        for row in made:
-            _check_returned(kept, row)
-        return _columns({n: [row[n] for row in made] for n in kept}, rows, fields, kinds)
+        result = [function(dict(zip(rows, row, strict=True))) for row in values]
+        for row in result:
+            _check_returned(names, row)
+        return _columns({n: [row[n] for row in result] for n in names}, rows, fields, kinds)
 
-    return _named(of_batch, function)
+    return _with_name_of(of_batch, function)
 
 
 def _by_frame(
-    function: Callable[..., Any], kept: Sequence[str], fields: Fields, kinds: Kinds
+    function: Callable[..., Any], names: Sequence[str], fields: Fields, kinds: Kinds
 ) -> Function:
     def of_batch(rows: Mapping[str, Any]) -> dict[str, Any]:
         frame = to_frame(rows, kinds)
-        made = function(frame)
-        if len(made) != len(frame):
+        result = function(frame)
+        if len(result) != len(frame):
             raise ValueError(
-                f"it returned {len(made)} rows for {len(frame)}; expected as many. Leave rows out "
-                "with where=, so that all ranks know how many there are."
+                f"it returned {len(result)} rows for {len(frame)}; expected as many. Leave rows "
+                "out with where=, so that all ranks know how many there are."
             )
-        _check_returned(kept, made.columns)
-        return _columns({n: list(made[n].to_numpy()) for n in kept}, rows, fields, kinds)
+        _check_returned(names, result.columns)
+        return _columns({n: list(result[n].to_numpy()) for n in names}, rows, fields, kinds)
 
-    return _named(of_batch, function)
+    return _with_name_of(of_batch, function)
 
 
-def _check_returned(kept: Sequence[str], returned: Container[str]) -> None:
+def _check_returned(names: Sequence[str], returned: Container[str]) -> None:
     """Refuse rows that lack a column: its stored values may belong to other rows by now."""
-    for name in kept:
+    for name in names:
         if name not in returned:
             raise ValueError(f"it returned no {name!r}. Return it, or name it in removed_fields.")
 
 
-def _named(of_batch: Function, function: Callable[..., Any]) -> Function:
+def _with_name_of(of_batch: Function, function: Callable[..., Any]) -> Function:
     """Return a function that error messages call by the name of the user's."""
     return functools.update_wrapper(of_batch, function) if callable(function) else of_batch
 
 
 def _columns(
-    made: Mapping[str, list[Any]], stored: Mapping[str, Any], fields: Fields, kinds: Kinds
+    values_by_name: Mapping[str, list[Any]],
+    stored_columns: Mapping[str, Any],
+    fields: Fields,
+    kinds: Kinds,
 ) -> dict[str, Any]:
     """Return the columns that a function has made, of which the values are given by name."""
     return {
         name: _column(
-            to_numbers(values, kinds.get(name, pa.null())), fields.get(name), stored.get(name)
+            to_numbers(values, kinds.get(name, pa.null())),
+            fields.get(name),
+            stored_columns.get(name),
         )
-        for name, values in made.items()
+        for name, values in values_by_name.items()
     }
 
 
-def _column(values: list[Any], field: Any, stored: Any) -> "np.ndarray[Any, Any]":
+def _column(values: list[Any], field: Any, stored_column: Any) -> "np.ndarray[Any, Any]":
     """Return the values of all rows as one array, of the type and shape of an edited field.
 
     Args:
         values: the value of each row.
         field: dtype and shape of an edited field; None for another one.
-        stored: the column before the function; None if there is none.
+        stored_column: the column before the function; None if there is none.
     """
     dtype, shape = field or (None, None)
-    is_ragged = None in shape if shape is not None else _is_ragged(stored)
+    is_ragged = None in shape if shape is not None else _is_ragged(stored_column)
     if is_ragged:
         column = np.empty(len(values), object)
         column[:] = [_cast(np.asarray(value), dtype) for value in values]

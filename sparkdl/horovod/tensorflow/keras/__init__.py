@@ -1,5 +1,6 @@
 """Runs in the training process. The counterpart of `import horovod.tensorflow.keras as hvd`."""
 
+from sparkdl.databricks.log_callback import LogCallback as LogCallback
 from sparkdl.horovod.tensorflow import *  # noqa: F403
 from sparkdl.horovod.tensorflow import __all__ as _of_tensorflow
 from sparkdl.horovod.tensorflow import __getattr__ as __getattr__

@@ -2,3 +2,4 @@
 
 from sparkdl.horovod.tensorflow.callbacks import *  # noqa: F403
 from sparkdl.horovod.tensorflow.callbacks import __all__ as __all__
+from sparkdl.horovod.tensorflow.callbacks import __getattr__ as __getattr__

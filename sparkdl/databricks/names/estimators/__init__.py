@@ -1,0 +1,1 @@
+"""Databricks' package `sparkdl.estimators` (runs on the driver)."""

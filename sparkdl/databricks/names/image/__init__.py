@@ -1,0 +1,1 @@
+"""Databricks' package `sparkdl.image` (runs anywhere)."""

@@ -1,0 +1,1 @@
+"""Databricks' package `sparkdl.transformers` (runs on the driver)."""

@@ -1,0 +1,1 @@
+"""Databricks' package `sparkdl.udf` (runs on the driver)."""

@@ -1,0 +1,1 @@
+"""Runs anywhere. Files on any file system or store: storage, JSON lines, attempts, waiting."""

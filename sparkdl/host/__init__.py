@@ -1,0 +1,1 @@
+"""Runs anywhere. The machine of a process: processes, visible GPUs, loopback, imports."""

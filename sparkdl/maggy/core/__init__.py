@@ -1,0 +1,1 @@
+"""The reporter of trials and the exceptions, under maggy's names (runs anywhere)."""

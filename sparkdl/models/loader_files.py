@@ -1,0 +1,377 @@
+"""Runs on the driver. Write a model with a loader into the folder of a version."""
+
+import importlib
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparkdl.cluster.program.local_modules import Source
+from sparkdl.cluster.program.packaging import pack
+from sparkdl.errors import ConfigError, MissingPackageError
+from sparkdl.files.model_objects import library_of_model, write_model_object
+from sparkdl.host.optional_packages import require
+from sparkdl.inference.loader_model import (
+    FILES,
+    LoaderModel,
+    learn_outputs,
+    read_loader_model,
+)
+from sparkdl.inference.tensor_spec import TensorSpec
+from sparkdl.inference.torch_files import TORCH_FILES
+from sparkdl.inference.torch_objects import is_torch, on_cpu, save_program
+from sparkdl.models.saved_model import SERVING
+
+# Lengths of an axis without a fixed one, on which a model is called to learn its outputs.
+_LENGTHS = (2, 3)
+_NUM_ROWS = 5
+# The file of each format that is read without running code.
+_FORMATS = {
+    **dict.fromkeys(TORCH_FILES, ("torch.export", "model.pt2")),
+    ".skops": ("sklearn", "model.skops"),
+    ".ubj": ("xgboost", "model.ubj"),
+    ".onnx": ("onnx", "model.onnx"),
+}
+
+Loader = str | Callable[[Path], Any]
+
+
+def format_of(model: Any) -> str | None:
+    """Return the loader for a model of PyTorch, scikit-learn or XGBoost, or for the path of one.
+
+    Returns:
+        The name of the loader; None for any other object or path.
+    """
+    if isinstance(model, str | os.PathLike):
+        return _FORMATS.get(Path(os.fspath(model)).suffix, ("", ""))[0] or None
+    names = {(base.__module__, base.__name__) for base in type(model).__mro__}
+    if names & {("xgboost.core", "Booster"), ("xgboost.sklearn", "XGBModel")}:
+        return "xgboost"
+    if is_torch(model):
+        return "torch.export"
+    return "sklearn" if library_of_model(model) == "sklearn" else None
+
+
+# ---- the inputs
+
+
+@dataclass(frozen=True)
+class Example:
+    """Rows with which a model is called once, to learn its outputs.
+
+    Attributes:
+        inputs: the inputs, in the order of the arguments.
+        by_name: True if they are passed by name.
+        batches: arrays of rows for the inputs; two batches if the length of an axis is variable.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    by_name: bool
+    batches: Sequence[Sequence[Any]]
+
+
+def example_of(signature: Any) -> Example:
+    """Return the inputs that the user has described.
+
+    Args:
+        signature: a batch of rows as an array, or a `tf.TensorSpec`, whose rows are zeros; a list
+            of these by position, or a dict by name of the input.
+
+    Raises:
+        ConfigError: if it is missing or something else.
+    """
+    if signature is None:
+        raise ConfigError(
+            "signature is missing: the inputs of the model are not known. Pass a batch of rows, "
+            "such as signature=x[:8], or a dict of batches by name of the input, such as "
+            "signature={'text': np.array(['one', 'two'])}. The outputs are learnt from it."
+        )
+    by_name = isinstance(signature, Mapping)
+    if by_name:
+        named = {str(name): value for name, value in signature.items()}
+    else:
+        parts = signature if isinstance(signature, list | tuple) else [signature]
+        single = len(parts) == 1
+        named = {("inputs" if single else f"input_{n}"): v for n, v in enumerate(parts, 1)}
+    specs = tuple(_spec_of(name, value) for name, value in named.items())
+    batches = [
+        [_rows(value, spec, length) for value, spec in zip(named.values(), specs, strict=True)]
+        for length in _lengths_of(specs)
+    ]
+    if len({len(array) for array in batches[0]}) != 1:
+        raise ConfigError("signature has arrays of different numbers of rows; expected one number.")
+    return Example(specs, by_name, batches)
+
+
+def _spec_of(name: str, value: Any) -> TensorSpec:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None or not len(shape) or shape[0] == 0:
+        raise ConfigError(
+            f"signature contains {_brief(value)}; expected an array with a batch of rows, such as "
+            "x[:8], or a dict of these by name of the input."
+        )
+    text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+    if text == "string" or text.startswith("str") or _is_text(value):
+        text = "string"
+    try:
+        np.dtype("O" if text == "string" else text)
+    except TypeError:
+        text = "object"
+    if text == "object":
+        raise ConfigError(
+            f"signature has the input {name!r} with {dtype}; expected numbers, booleans or text."
+        )
+    return TensorSpec(name, tuple(shape)[1:], text)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 100 else f"a {type(value).__name__}"
+
+
+def _is_text(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")) == "object" and all(
+        isinstance(each, str) for each in np.asarray(value, object).flat
+    )
+
+
+def _rows(value: Any, spec: TensorSpec, length: int) -> Any:
+    if type(value).__name__ == "TensorSpec":
+        return _zeros(spec, length)
+    array = np.array(value.detach().cpu() if hasattr(value, "detach") else value)  # A copy.
+    return array.astype(object) if spec.dtype == "string" else array
+
+
+def _lengths_of(specs: Sequence[TensorSpec]) -> Sequence[int]:
+    """Return the lengths of variable axes to try; one is enough where all are fixed."""
+    has_variable = any(None in (spec.shape or ()) for spec in specs)
+    return _LENGTHS if has_variable else _LENGTHS[:1]
+
+
+def _zeros(spec: TensorSpec, length: int) -> Any:
+    shape = [_NUM_ROWS, *(length if n is None else n for n in spec.shape or ())]
+    return np.full(shape, "", object) if spec.dtype == "string" else np.zeros(shape, spec.dtype)
+
+
+# ---- the files
+
+
+def write_format(model: Any, loader: str, folder: Path, signature: Any) -> None:
+    """Write a model of a format that holds no code, with its description.
+
+    Args:
+        model: the model, or the local path of its file.
+        loader: see `format_of`.
+        folder: the folder of the version.
+        signature: see `example_of`.
+
+    Raises:
+        ConfigError: if the inputs are not described, or the model cannot be written or called.
+    """
+    files = folder / FILES
+    files.mkdir(parents=True)
+    if isinstance(model, Path):
+        shutil.copyfile(model, files / _FORMATS[model.suffix][1])
+        if loader == "onnx" and signature is None:
+            example = _onnx_example(files)
+        else:
+            example = example_of(signature)
+    else:
+        example = example_of(signature)
+        _write_object(model, loader, files, example)
+    described = LoaderModel(loader=loader, inputs=example.inputs, by_name=example.by_name)
+    _write_described(described, folder, example)
+
+
+def _write_object(model: Any, loader: str, files: Path, example: Example) -> None:
+    if loader == "torch.export":
+        advice = "Save its weights to a folder, and pass it with loader=, a function that loads it."
+        write_torch(model, files / "model.pt2", example, advice)
+    elif loader == "sklearn":
+        write_model_object(model, "sklearn", files)
+    else:
+        _booster_of(model).save_model(files / "model.ubj")
+
+
+def _booster_of(model: Any) -> Any:
+    """Return the booster by which an estimator of XGBoost predicts."""
+    if not hasattr(model, "get_booster"):
+        return model
+    if model.missing is not None and not np.isnan(model.missing):
+        raise ConfigError(
+            f"the model takes {model.missing} for a missing value, which its file does not keep. "
+            "Train it with NaN for missing values, or pass loader=."
+        )
+    booster = model.get_booster()
+    best = getattr(model, "best_iteration", None) if model.early_stopping_rounds else None
+    return booster if best is None else booster[: best + 1]
+
+
+def write_torch(model: Any, file: Path, example: Example, advice: str) -> None:
+    """Write a model of PyTorch as a program, for any number of rows.
+
+    Args:
+        model: a module, or a program.
+        file: the file.
+        example: rows with which the module is called.
+        advice: what to do where that is not possible, for the message.
+
+    Raises:
+        ConfigError: if `torch.export` makes no program of the module.
+    """
+    import torch
+
+    if save_program(model, file):
+        return
+    if any(spec.dtype == "string" for spec in example.inputs):
+        raise ConfigError("a module of PyTorch takes numbers; signature has text. Pass loader=.")
+    # PyTorch takes one row for a constant number.
+    batch = [np.concatenate([a, a]) if len(a) == 1 else a for a in example.batches[-1]]
+    tensors = [torch.as_tensor(array) for array in batch]
+    rows = torch.export.Dim("rows")
+    axes = [_dynamic_axes(spec, rows) for spec in example.inputs]
+    names = [spec.name for spec in example.inputs]
+    model = on_cpu(model)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        if example.by_name:
+            named = dict(zip(names, tensors, strict=True))
+            shapes = dict(zip(names, axes, strict=True))
+            program = torch.export.export(model, (), named, dynamic_shapes=shapes)
+        else:
+            program = torch.export.export(model, tuple(tensors), dynamic_shapes=tuple(axes))
+    except Exception as exc:
+        raise ConfigError(
+            f"torch.export cannot make a program of {type(model).__name__}: {exc} {advice}"
+        ) from exc
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
+    torch.export.save(program, file)
+
+
+def _dynamic_axes(spec: TensorSpec, rows: Any) -> dict[int, Any]:
+    import torch
+
+    axes = {0: rows}
+    for axis, length in enumerate(spec.shape or (), start=1):
+        if length is None:
+            axes[axis] = torch.export.Dim(f"{spec.name}_{axis}")
+    return axes
+
+
+def _onnx_example(files: Path) -> Example:
+    """Return the inputs that an ONNX model describes itself."""
+    require("onnxruntime", "a model of ONNX")
+    import onnxruntime  # type: ignore[import-not-found]
+
+    try:
+        session = onnxruntime.InferenceSession(str(files / "model.onnx"))
+    except Exception as exc:
+        raise ConfigError(
+            f"the file cannot be loaded: {exc} If its weights are in files beside it, export their "
+            "folder with loader=."
+        ) from exc
+    kinds = {"float": "float32", "double": "float64", "float16": "float16", "bool": "bool"}
+    specs = []
+    for node in session.get_inputs():
+        kind = node.type.removeprefix("tensor(").removesuffix(")")
+        shape = tuple(n if isinstance(n, int) else None for n in node.shape[1:])
+        specs.append(TensorSpec(node.name, shape, kinds.get(kind, kind)))
+    batches = [[_zeros(spec, length) for spec in specs] for length in _lengths_of(specs)]
+    return Example(tuple(specs), True, batches)
+
+
+def write_loaded(source: Path | None, loader: Loader, folder: Path, signature: Any) -> None:
+    """Write the files of a model, the user's loader and the modules that it imports.
+
+    Args:
+        source: the file or the folder of the model; None for a loader that needs no files.
+        loader: the function, or its name `module:function`.
+        folder: the folder of the version.
+        signature: see `example_of`.
+
+    Raises:
+        ConfigError: if the loader is no function of a module, or fails.
+    """
+    name, modules = _find_loader(loader)
+    example = example_of(signature)
+    files = folder / FILES
+    files.mkdir(parents=True)
+    if source is not None and source.is_dir():
+        _copy_folder(source, files)
+    elif source is not None:
+        shutil.copyfile(source, files / source.name)
+    described = LoaderModel(
+        loader=name, inputs=example.inputs, by_name=example.by_name, modules=modules
+    )
+    _write_described(described, folder, example)
+
+
+def _copy_folder(source: Path, files: Path) -> None:
+    if files.resolve().is_relative_to(source.resolve()):
+        raise ConfigError(
+            f"the folder {source} holds the registry itself, {files.parents[2]}. Pass a folder "
+            "with the files of the model alone, or another root=."
+        )
+    try:
+        shutil.copytree(source, files, dirs_exist_ok=True)
+    except shutil.Error as exc:
+        raise ConfigError(f"the folder {source} cannot be copied: {exc}") from exc
+
+
+def _find_loader(loader: Loader) -> tuple[str, Mapping[str, Source]]:
+    """Return the name of a loader, and the user's own modules that it imports."""
+    advice = (
+        "Write it into a module beside the program, and pass the function or 'module:function'."
+    )
+    if isinstance(loader, str):
+        module, _, name = loader.partition(":")
+        if not module or not name or module == "__main__":
+            raise ConfigError(f"loader is {loader!r}; expected 'module:function'. {advice}")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as exc:
+            raise ConfigError(f"loader is {loader!r}, which cannot be imported: {exc}.") from exc
+        return loader, pack(found).modules
+    if not inspect.isfunction(loader) or not loader.__qualname__.isidentifier():
+        raise ConfigError(f"loader is {loader!r}; expected a function of a module. {advice}")
+    if loader.__module__ == "__main__":
+        raise ConfigError(
+            f"loader is {loader.__qualname__!r} of this program itself, which a model cannot "
+            f"import. {advice}"
+        )
+    return _find_loader(f"{loader.__module__}:{loader.__qualname__}")
+
+
+def _write_described(model: LoaderModel, folder: Path, example: Example) -> None:
+    """Load the model from its files, call it, and write what it was found to return."""
+    model.write(folder)
+    try:
+        _, call = read_loader_model(folder).load(folder)
+        outputs = learn_outputs(call, example.batches)
+    except (ConfigError, MissingPackageError):
+        raise
+    except (Exception, SystemExit) as exc:
+        hint = "" if ":" in model.loader else " Save its files to a folder, and pass loader=."
+        raise ConfigError(
+            f"the model cannot be loaded and called with the rows of signature: "
+            f"{type(exc).__name__}: {exc}{hint}"
+        ) from exc
+    replace(model, outputs=outputs).write(folder)
+
+
+def signatures_of(folder: Path) -> dict[str, Any]:
+    """Return the inputs and outputs of a model as `model.json` has them."""
+    model = read_loader_model(folder)
+    return {SERVING: {"inputs": _described(model.inputs), "outputs": _described(model.outputs)}}
+
+
+def _described(specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    return {s.name: {"dtype": s.dtype, "shape": [None, *(s.shape or ())]} for s in specs}

@@ -1,0 +1,1 @@
+"""Runs on the driver. Commands of users to a run that goes on, here or elsewhere."""

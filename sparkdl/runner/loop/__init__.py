@@ -1,0 +1,1 @@
+"""Runs on the driver. The trial loop: submit trials, follow them, record how they end."""

@@ -1,0 +1,278 @@
+"""Runs on the driver. Write the report of a run, one HTML file for any browser."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
+from sparkdl.runs import annotations, table
+from sparkdl.runs.states import TrialState
+from sparkdl.runs.trial import Trial
+from sparkdl.runs.views.figures import FIGURES, RunView
+from sparkdl.runs.views.figures.importance import why_no_importance
+from sparkdl.runs.views.html_page import escaped, page
+
+# Limits that keep the page of a long run small: kinds of failures, characters of an error, trials
+# of the Pareto front, characters of a parameter.
+MAX_FAILURES = 50
+MAX_ERROR = 8000
+MAX_FRONT = 20
+MAX_PARAM = 200
+
+_TIMES = {
+    "queued": ("#d0d4da", "waiting for a slot"),
+    "starting": ("#9aa1ab", "starting the process and its imports"),
+    "first step": ("#a8d3ee", "in the function, until its first report"),
+    "reporting": ("#009e73", "in context.report"),
+    "running": ("#0072b2", "in the rest of the function"),
+}
+_FACTS = (
+    "description",
+    "function",
+    "plan",
+    "created",
+    "user",
+    "host",
+    "framework",
+    "seed",
+    "git_commit",
+    "versions",
+    "spark",
+    "env",
+)
+
+
+def write_report(run: RunView) -> str:
+    """Write `report.html` into the run directory, in place of an earlier report.
+
+    The page shows the best trial, the figures of `figures.plot`, the trials, the use of time, the
+    failures with their tracebacks, and the environment of the run. It needs no network. Of a long
+    run the page draws only a part, and says so.
+
+    Args:
+        run: the run, live or loaded; its directory holds a `run.json`.
+
+    Returns:
+        The path or URL of the page.
+
+    Raises:
+        FileNotFoundError: if there is no run in `run.path`.
+    """
+    figures = _figures(run)
+    library = ""
+    if figures:
+        from plotly.offline import get_plotlyjs
+
+        library = get_plotlyjs()
+    parts = sections(run)
+    texts = [
+        *(parts[name] for name in ("head", "best", "times")),
+        *figures,
+        _trials(run),
+        *(parts[name] for name in ("failures", "facts")),
+    ]
+    url = RunPaths(run.path).report
+    storage.write(url, page(f"{run.name}: {run.id}", [text for text in texts if text], library))
+    return url
+
+
+def sections(run: RunView) -> dict[str, str]:
+    """Return the texts of the report as HTML, by name; one without content is empty.
+
+    Args:
+        run: the run, live or loaded; its directory holds a `run.json`.
+
+    Raises:
+        FileNotFoundError: if there is no run in `run.path`.
+    """
+    facts = json.loads(storage.read(RunPaths(run.path).run))
+    return {
+        "head": _head(run),
+        "best": _best(run),
+        "times": _times(run),
+        "failures": _failures(run),
+        "facts": _facts(facts, run.path),
+    }
+
+
+def _section(title: str, note: str, body: str) -> str:
+    soft = f'<p class="soft">{note}</p>' if note else ""
+    return f"<section><h2>{title}</h2>{soft}{body}</section>"
+
+
+def _pairs(pairs: Mapping[str, Any]) -> str:
+    rows = (f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in pairs.items())
+    return f"<dl>{''.join(rows)}</dl>" if pairs else ""
+
+
+def _params(trial: Trial) -> str:
+    return _pairs({name: _short(value) for name, value in trial.params.items()})
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)[:MAX_PARAM]
+
+
+def _row(cells: Iterable[object]) -> str:
+    return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _head(run: RunView) -> str:
+    seconds = f" in {_duration(run.duration_s)}" if run.duration_s else ""
+    reason = f" ({escaped(run.reason)})" if run.reason else ""
+    return (
+        f"<header><h1>{escaped(run.name)}</h1>"
+        f"<p><b>{escaped(run.state)}</b>{reason}, {escaped(run.counts_text())}{seconds}</p>"
+        f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p>{_annotations(run)}</header>'
+    )
+
+
+def _annotations(run: RunView) -> str:
+    of_run = annotations.read(run.path)
+    tags = f"<p>Tags: {escaped(', '.join(of_run.tags))}</p>" if of_run.tags else ""
+    return tags + "".join(f"<p>{escaped(note)}</p>" for note in of_run.notes)
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in words.
+
+    Example:
+        >>> _duration(12.34), _duration(754), _duration(90000)
+        ('12.3 s', '12 min 34 s', '25 h 0 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds // 60)
+    if minutes < 120:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _best(run: RunView) -> str:
+    if len(run.objectives) > 1:
+        return _front(run)
+    best = run.top(1)
+    if not best:
+        return ""
+    trial = best[0]
+    mean, deviation = run.means()[trial.configuration]
+    complete = [t.configuration for t in run.trials if t.state == TrialState.COMPLETE]
+    count = complete.count(trial.configuration)
+    value = f"{trial.value:.6g}" if run.repeats == 1 else f"{mean:.6g} &plusmn; {deviation:.2g}"
+    of = f"{count} of {run.repeats}" if count < run.repeats else f"{count}"
+    repeats = f", the mean of {of} trials with these parameters" if run.repeats > 1 else ""
+    word = "highest" if run.direction == "max" else "lowest"
+    body = f"<p><b>{value}</b> {escaped(run.metric or '')} ({word})</p>{_params(trial)}"
+    note = f"trial {trial.number}{repeats}"
+    return _section("The best", note, f'<div class="best">{body}</div>')
+
+
+def _front(run: RunView) -> str:
+    front = run.pareto
+    names = list(dict.fromkeys(name for trial in front for name in trial.params))
+    rows = [_row(["trial", *run.objectives, *names])]
+    for trial in front[:MAX_FRONT]:
+        same = [t for t in run.trials if t.configuration == trial.configuration]
+        complete = [t for t in same if t.state == TrialState.COMPLETE]
+        values = [f"{fmean(t.metrics[name] for t in complete):.6g}" for name in run.objectives]
+        params = [_short(trial.params.get(name, "")) for name in names]
+        rows.append(_row([trial.number, *values, *params]))
+    more = f", the first {MAX_FRONT} are shown" if len(front) > MAX_FRONT else ""
+    means = f"; the values are means of {run.repeats} trials" if run.repeats > 1 else ""
+    count = f"{len(front)} trials that no other trial beats in all metrics"
+    note = f"{escaped(run.goal)}: {count}{more}{means}"
+    body = f'<div class="wide"><table>{"".join(rows)}</table></div>'
+    return _section("The best", note, body) if front else ""
+
+
+def _times(run: RunView) -> str:
+    """Return the section on the use of time, summed over all trials."""
+    used = run.usage
+    seconds = {
+        "queued": used.queued_s,
+        "starting": used.starting_s,
+        "first step": used.first_step_s,
+        "reporting": used.reporting_s,
+        "running": max(0.0, used.running_s - used.first_step_s - used.reporting_s),
+    }
+    total = sum(seconds.values())
+    if not total:
+        return ""
+    bars, rows = [], []
+    for name, (color, words) in _TIMES.items():
+        share = seconds[name] / total
+        bars.append(f'<i style="background:{color};width:{share:.2%}" title="{words}"></i>')
+        key = f'<i class="key" style="background:{color}"></i>'
+        cells = f"{key}{name}", _duration(seconds[name]), f"{share:.0%}", words
+        rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    body = (
+        f'<div class="share">{"".join(bars)}</div>'
+        f'<div class="wide"><table class="times">{"".join(rows)}</table></div>'
+    )
+    idle = f"{run.idle}{' in the last session' if run.num_sessions > 1 else ''}" if run.idle else ""
+    return _section("Where the time went", escaped(idle), body)
+
+
+def _figures(run: RunView) -> list[str]:
+    """Return a section for each figure for which the run has enough data."""
+    sections = []
+    for name, (make, _) in FIGURES.items():
+        figure = make(run)
+        if figure is None:
+            if name == "importance" and (reason := why_no_importance(run)):
+                sections.append(_section("Importance of the parameters", reason, ""))
+            continue
+        title = figure.layout.title
+        # Without "<" no text in the data can end the script element.
+        data = figure.to_json().replace("<", "\\u003c")
+        body = f'<div class="figure"></div><script type="application/json">{data}</script>'
+        note = title.subtitle.text or ""
+        sections.append(_section(title.text, note, f'<div class="wide">{body}</div>'))
+    return sections
+
+
+def _trials(run: RunView) -> str:
+    if not run.trials:
+        return ""
+    view = replace(run.view(), headline="")
+    return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
+
+
+def _failures(run: RunView) -> str:
+    """Return the section on failures, grouped by their first line, each with one traceback."""
+    failed = [t for t in run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
+    counts = Counter(trial.summary for trial in failed)
+    firsts: dict[str, Trial] = {}
+    for trial in failed:
+        firsts.setdefault(trial.summary, trial)
+    parts = []
+    for summary, count in counts.most_common(MAX_FAILURES):
+        trial = firsts[summary]
+        also = f" and {count - 1} more" if count > 1 else ""
+        head = f"<b>trial {trial.number}{also}</b> {trial.state}: {escaped(summary[:300])}"
+        params = _params(trial)
+        error = f"<pre>{escaped(_shortened(trial.error or ''))}</pre>"
+        parts.append(f"<details><summary>{head}</summary>{params}{error}</details>")
+    remark = f", {MAX_FAILURES} of {len(counts)} kinds shown" if len(counts) > MAX_FAILURES else ""
+    noun = "trial" if len(failed) == 1 else "trials"
+    return _section("Failures", f"{len(failed)} {noun}{remark}", "".join(parts)) if failed else ""
+
+
+def _shortened(error: str) -> str:
+    half = MAX_ERROR // 2
+    return error if len(error) <= MAX_ERROR else f"{error[:half]}\n...\n{error[-half:]}"
+
+
+def _facts(facts: Mapping[str, Any], path: str) -> str:
+    values = {name.replace("_", " "): _text(facts[name]) for name in _FACTS if facts.get(name)}
+    return _section("Environment", "", _pairs({**values, "directory": path}))
+
+
+def _text(fact: Any) -> str:
+    if isinstance(fact, Mapping):
+        return ", ".join(f"{name} {value}" for name, value in fact.items())
+    return ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
