@@ -12,6 +12,7 @@ from sparkdl.errors import SparkDLError
 _VERBS = {
     "runs": ("runs", "list the runs below a root, newest first"),
     "show": ("runs", "print the table of a run"),
+    "report": ("runs", "write the page about a run, one file for any browser"),
     "logs": ("runs", "print the log of a trial, or of every trial"),
     "compare": ("runs", "print what differs between runs"),
     "ui": ("views", "show runs and models in a browser"),

@@ -1,4 +1,4 @@
-"""Runs on the driver. `sparkdl runs`, `show`, `logs`, `compare`, `pull` and `gc`.
+"""Runs on the driver. `sparkdl runs`, `show`, `report`, `logs`, `compare`, `pull` and `gc`.
 
 They read, copy and delete runs without Spark.
 """
@@ -106,6 +106,26 @@ def _show(arguments: argparse.Namespace) -> int:
         for note in annotations.notes:
             print(f"Note: {note}")
     return 0 if run.state == "COMPLETE" else 1
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """`sparkdl report [RUN]`: write the page about a run."""
+    help_text = "folder of the run, or its id below the root; default: the newest run"
+    parser.add_argument("name", nargs="?", metavar="RUN", help=help_text)
+    parser.add_argument(
+        "--to", metavar="FILE", help="the page; default: report.html in the folder of the run"
+    )
+    add_json(parser)
+    parser.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    path = find(arguments.name).report(arguments.to)
+    if arguments.json:
+        print_json({"report": path})
+    else:
+        print(path)
+    return 0
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:

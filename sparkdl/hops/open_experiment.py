@@ -15,6 +15,7 @@ from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.files import resources as kept
 from sparkdl.files import storage
+from sparkdl.runner.harmless import tolerated
 from sparkdl.runner.pipeline.preview import IN_PROCESS, end_preview
 from sparkdl.runs import provenance
 from sparkdl.runs.events import RunEnded, TrialChanged
@@ -95,6 +96,8 @@ class OpenExperiment:
             self.opened.record(event)
         state = RunState.FAILED if verdict.reason else RunState.COMPLETE
         self.opened.close(RunEnded(state=state, reason=verdict.reason, duration_s=duration_s))
+        with tolerated("write the report"):
+            self.opened.run.report()
 
 
 @dataclass

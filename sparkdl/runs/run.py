@@ -1,5 +1,6 @@
 """Runs on the driver. A run, live or loaded from its directory."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -389,11 +390,16 @@ class Run:
 
         return plot(self, what)
 
-    def report(self) -> str:
-        """Write the page `report.html` into the run directory, and return its path."""
+    def report(self, to: str | os.PathLike[str] | None = None) -> str:
+        """Write the page `report.html`, and return its path.
+
+        Args:
+            to: the file; by default `report.html` in the run directory, where the driver writes
+                it when the run ends.
+        """
         from sparkdl.runs.views.report import write_report
 
-        return write_report(self)
+        return write_report(self, None if to is None else os.fspath(to))
 
     # ---- control: in the program that runs the run, or by files that its driver reads
 

@@ -307,6 +307,17 @@ def test_pull_copies_a_run(two: str, capsys: Any, tmp_path: Path) -> None:
     assert main(["pull", "b", "--to", two]) == 2
 
 
+def test_report_writes_the_page(two: str, capsys: Any, tmp_path: Path) -> None:
+    assert main(["report", "a"]) == 0
+    assert capsys.readouterr().out.strip() == f"{two}/a/report.html"
+    assert "<h1>" in Path(two, "a/report.html").read_text()
+    elsewhere = str(tmp_path / "page.html")
+    assert as_json(["report", "b", "--to", elsewhere], capsys) == {"report": elsewhere}
+    assert "b</p>" in Path(elsewhere).read_text()
+    assert not Path(two, "b/report.html").exists()
+    assert main(["report", "c"]) == 2
+
+
 # Of a program that reads runs, and of one that has started none yet.
 NO_SESSION = "pyspark pyarrow pandas optuna plotly tensorflow"
 VERB = """

@@ -8,10 +8,6 @@ from sparkdl.host.optional_packages import is_installed
 from sparkdl.runner.display.store_calls import StoreCalls
 from sparkdl.runs import Run, Trial
 
-# Writing the report takes about a second, too long for a short run; `run.report()` writes it at
-# any time.
-REPORT_S = 30.0
-
 
 class ResultFiles:
     """The files that show the results of a run. One that cannot be written never harms the run.
@@ -26,7 +22,7 @@ class ResultFiles:
     def __init__(self, run: Run, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
-        self._is_working = True
+        self._writes_events = True
         self._calls = StoreCalls(run.path)
 
     def trial_started(self, trial: Trial, attempt: int) -> None:
@@ -38,7 +34,11 @@ class ResultFiles:
             return
         if self._run.is_distributed or not trial.params or not trial.attempts:
             return
-        self._calls.call(lambda: self._try("TensorBoard's HParams", lambda: self._add(trial)))
+        self._calls.call(lambda: self._add_event(trial))
+
+    def _add_event(self, trial: Trial) -> None:
+        if self._writes_events:
+            self._writes_events = self._try("TensorBoard's HParams", lambda: self._add(trial))
 
     def _add(self, trial: Trial) -> None:
         if self._run.is_search or storage.exists(TrialPaths(trial.path).tensorboard):
@@ -47,16 +47,15 @@ class ResultFiles:
             write_hparams(self._run, trial)
 
     def run_ended(self) -> None:
-        """Write the report of a search, and of a long run of several trials."""
+        """Write the report, also of a run that failed or was cancelled."""
         self._calls.wait()
-        is_long = self._run.duration_s > REPORT_S
-        if self._run.is_search or (len(self._run.trials) > 1 and is_long):
-            self._try(REPORT, lambda: self._say(f"Look at {self._run.report()}"))
+        self._try(REPORT, lambda: self._say(f"Look at {self._run.report()}"))
 
-    def _try(self, name: str, write: Callable[[], object]) -> None:
+    def _try(self, name: str, write: Callable[[], object]) -> bool:
+        """Return True if a file could be written."""
         try:
-            if self._is_working:
-                write()
+            write()
         except Exception as exc:  # noqa: BLE001 The results are safe without the report.
-            self._is_working = False
             self._say(f"Note: {name} could not be written: {type(exc).__name__}: {exc}")
+            return False
+        return True

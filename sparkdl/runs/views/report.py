@@ -46,7 +46,7 @@ _FACTS = (
 )
 
 
-def write_report(run: RunView) -> str:
+def write_report(run: RunView, to: str | None = None) -> str:
     """Write `report.html` into the run directory, in place of an earlier report.
 
     The page shows the best trial, the figures of `figures.plot`, the trials, the use of time, the
@@ -55,6 +55,7 @@ def write_report(run: RunView) -> str:
 
     Args:
         run: the run, live or loaded; its directory holds a `run.json`.
+        to: another file or URL for the page.
 
     Returns:
         The path or URL of the page.
@@ -75,7 +76,7 @@ def write_report(run: RunView) -> str:
         _trials(run),
         *(parts[name] for name in ("failures", "facts")),
     ]
-    url = RunPaths(run.path).report
+    url = storage.absolute(to) if to else RunPaths(run.path).report
     storage.write(url, page(f"{run.name}: {run.id}", [text for text in texts if text], library))
     return url
 
@@ -155,6 +156,8 @@ def _duration(seconds: float) -> str:
 def _best(run: RunView) -> str:
     if len(run.objectives) > 1:
         return _front(run)
+    if len(run.trials) == 1:
+        return _result(run.trials[0])
     best = run.top(1)
     if not best:
         return ""
@@ -169,6 +172,22 @@ def _best(run: RunView) -> str:
     body = f"<p><b>{value}</b> {escaped(run.metric or '')} ({word})</p>{_params(trial)}"
     note = f"trial {trial.number}{repeats}"
     return _section("The best", note, f'<div class="best">{body}</div>')
+
+
+def _result(trial: Trial) -> str:
+    """Return the section on the only trial of a run, such as that of a distributed run."""
+    if not (trial.metrics or trial.outputs or trial.params):
+        return ""
+    name = trial.metric or "value"
+    value = "" if trial.value is None else f"<p><b>{trial.value:.6g}</b> {escaped(name)}</p>"
+    numbers = {**trial.metrics, **trial.outputs}
+    numbers = {key: _short(number) for key, number in numbers.items() if not value or key != name}
+    last = "" if trial.state == TrialState.COMPLETE else "the last reported values"
+    return _section(
+        "Result" if numbers or value else "Parameters",
+        last if numbers else "",
+        f'<div class="best">{value}{_pairs(numbers)}{_params(trial)}</div>',
+    )
 
 
 def _front(run: RunView) -> str:
@@ -214,14 +233,17 @@ def _times(run: RunView) -> str:
         f'<div class="wide"><table class="times">{"".join(rows)}</table></div>'
     )
     idle = f"{run.idle}{' in the last session' if run.num_sessions > 1 else ''}" if run.idle else ""
-    return _section("Where the time went", escaped(idle), body)
+    notes = filter(None, (idle, run.timeline))
+    return _section("Where the time went", "<br>".join(map(escaped, notes)), body)
 
 
 def _figures(run: RunView) -> list[str]:
     """Return a section for each figure for which the run has enough data."""
     sections = []
     for name, (make, _) in FIGURES.items():
-        figure = make(run)
+        # What a single attempt took is in the section on time.
+        has_one_bar = name == "timeline" and sum(len(t.spans) for t in run.trials) < 2
+        figure = None if has_one_bar else make(run)
         if figure is None:
             if name == "importance" and (reason := why_no_importance(run)):
                 sections.append(_section("Importance of the parameters", reason, ""))

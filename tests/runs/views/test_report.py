@@ -414,7 +414,7 @@ def test_report_runs_no_script_in_the_text_of_a_user(
             return {**complete(i / 20), "metrics": {HOSTILE: i / 20}}
         return {"state": "FAILED", "error": HOSTILE + "\n" + HOSTILE}
 
-    params = [{HOSTILE: HOSTILE[i % 3 :], "a": 10.0**-i, "<b>": i % 7} for i in range(20)]
+    params = [{HOSTILE: HOSTILE[i % 3 :], "a": 10.0**-i, "<b>": i % 7} for i in range(30)]
     run = make_run(root, params, end, metric=HOSTILE, name=HOSTILE, reason=HOSTILE, idle=HOSTILE)
     for trial in run.trials:
         report_steps(trial, [1.0, 2.0], HOSTILE)

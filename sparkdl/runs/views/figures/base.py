@@ -84,6 +84,9 @@ class RunView(Protocol):
     def idle(self) -> str | None: ...
 
     @property
+    def timeline(self) -> str | None: ...
+
+    @property
     def pareto(self) -> list[Trial]: ...
 
     @property
