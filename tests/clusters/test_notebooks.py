@@ -131,6 +131,18 @@ def test_search(run_notebook: RunNotebook) -> None:
 
 
 @pytest.mark.slow
+def test_language_models(run_notebook: RunNotebook) -> None:
+    pytest.importorskip("peft")
+    notebook = run_notebook("language_models")
+    adapted, compared = runs()
+    assert adapted.best.value > 0.9
+    values = {(t.params["model"], t.params["task"]): t.outputs for t in compared.trials}
+    assert values["adapted", "topic"]["low"] > 0.8 > values["base", "topic"]["high"]
+    assert values["adapted", "length"]["accuracy"] < 0.7
+    assert "continued" in html_of(notebook, "scored.limit")
+
+
+@pytest.mark.slow
 def test_distributed_keras(run_notebook: RunNotebook) -> None:
     notebook = run_notebook("distributed_keras")
     alone, together = runs()
