@@ -69,10 +69,8 @@ def curves(snapshot: Snapshot, number: int) -> str | None:
     Raises:
         NotFound: if the run has no such trial.
     """
-    trial, metric = trial_of(snapshot, number), snapshot.run.metric
-    if set(trial.metrics) - {metric, "value"}:
-        metric = None  # Of a trial of a run without a metric, all metrics are drawn.
-    run = dataclasses.replace(snapshot.run, trials=[trial], metric=metric, objectives={})
+    trial = trial_of(snapshot, number)
+    run = dataclasses.replace(snapshot.run, trials=[trial], objectives={})
     figure = FIGURES["curves"][0](run)
     return None if figure is None else str(figure.to_json())
 

@@ -46,6 +46,13 @@ _FACTS = (
 )
 
 
+_NO_CURVES = (
+    "No trial has reported values at two steps. The training function reports them by "
+    "<code>context.report({'loss': loss}, step=epoch)</code>, or, of Keras, by "
+    "<code>model.fit(..., callbacks=[sparkdl.keras.Report()])</code>."
+)
+
+
 def write_report(run: RunView, to: str | None = None) -> str:
     """Write `report.html` into the run directory, in place of an earlier report.
 
@@ -247,6 +254,8 @@ def _figures(run: RunView) -> list[str]:
         if figure is None:
             if name == "importance" and (reason := why_no_importance(run)):
                 sections.append(_section("Importance of the parameters", reason, ""))
+            if name == "curves" and any(trial.attempts for trial in run.trials):
+                sections.append(_section("Learning curves", _NO_CURVES, ""))
             continue
         title = figure.layout.title
         # Without "<" no text in the data can end the script element.

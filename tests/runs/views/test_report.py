@@ -253,7 +253,7 @@ def test_curves_read_few_files_and_all_metrics_of_a_single_trial(
     shown = plot(run, "curves")
     # Other runs of this process may be read at the same time.
     assert len([url for url in reads if url.startswith(run.path)]) == len(shown.data) == 30
-    assert len(shown.data[0].x) == 300
+    assert 290 < len(shown.data[0].x) <= 300
     assert shown.data[0].x[-1] == 999
     assert "the best 15 and 15 other trials" in shown.layout.title.subtitle.text
     run.trials, run.metric = run.trials[:1], None

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.runs.views.figures.base import RunView
+from sparkdl.runs.views.figures.curves import curves
 from sparkdl.runs.views.figures.importance import MIN_TRIALS, importance
 from sparkdl.runs.views.figures.params import parallel
 from sparkdl.runs.views.figures.timeline import timeline
-from sparkdl.runs.views.figures.values import curves, history, pareto
+from sparkdl.runs.views.figures.values import history, pareto
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -19,7 +20,7 @@ __all__ = ["FIGURES", "RunView", "plot"]
 FIGURES: "dict[str, tuple[Callable[[RunView], Figure | None], str]]" = {
     "pareto": (pareto, "two metrics and a COMPLETE trial"),
     "history": (history, "two COMPLETE trials with a value"),
-    "curves": (curves, "a trial that reported its metric at two steps"),
+    "curves": (curves, "a trial that reported a value at two steps"),
     "parallel": (parallel, "two COMPLETE trials with a value, whose parameters differ"),
     "importance": (
         importance,
@@ -35,11 +36,11 @@ def plot(run: RunView, what: str | None = None) -> "Figure":
 
     Args:
         run: the run, live or loaded.
-        what: `history` (the value of each trial, and the best value so far), `curves` (the reported
-            values, step by step), `parallel` (a line for each trial through its parameters to its
-            value), `importance` (of the parameters), `timeline` (the time at which each trial ran)
-            or `pareto` (the first two of several metrics). None chooses the first of pareto,
-            history, curves and timeline for which the run has enough data.
+        what: `history` (the value of each trial, and the best value so far), `curves` (all
+            reported values, step by step), `parallel` (a line for each trial through its parameters
+            to its value), `importance` (of the parameters), `timeline` (the time at which each
+            trial ran) or `pareto` (the first two of several metrics). None chooses the first of
+            pareto, history, curves and timeline for which the run has enough data.
 
     Returns:
         A plotly figure, with a method `show()`; a notebook shows the figure without it.

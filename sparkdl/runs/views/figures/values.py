@@ -1,6 +1,5 @@
-"""Runs on the driver. Figures of the values: by trial, by step, and the Pareto front."""
+"""Runs on the driver. Figures of the values: by trial, and the Pareto front."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +14,18 @@ from sparkdl.runs.views.figures.base import (
     RunView,
     figure,
     hover,
-    is_wide,
     name_of_value,
     plain,
     thinned,
 )
+from sparkdl.runs.views.figures.value_axis import HOW_TO_SHOW, ValueAxis, value_axis
 
 if TYPE_CHECKING:
-    import pandas as pd
     from plotly.graph_objects import Figure
 
-# Limits that keep a figure fast in a browser, and the page small: points, curves, steps of a curve.
+# Limits that keep a figure fast in a browser, and the page small: points, and outliers by number.
 MAX_POINTS = 1500
-MAX_CURVES = 30
-MAX_STEPS = 300
+MAX_NAMED = 5
 
 _WITHOUT_VALUE = (
     TrialState.PRUNED,
@@ -43,7 +40,8 @@ _WITHOUT_VALUE = (
 def history(run: RunView) -> "Figure | None":
     """Return a figure of the value of each trial, and of the best value so far.
 
-    Trials without a value are drawn below, in a row for each state.
+    Trials without a value are drawn below, in a row for each state. Few values that are far from
+    the others, on the side of the worse ones, are arrows at the edge.
 
     Returns:
         The figure; None if fewer than two trials have a value.
@@ -57,11 +55,15 @@ def history(run: RunView) -> "Figure | None":
     top = 0.06 + 0.065 * len(strip) if strip else 0.0
     num_ended = len(valued) + sum(t.state in _WITHOUT_VALUE for t in run.trials)
     num_shown = len(drawn) + sum(len(row.x) for row in strip)
+    axis = value_axis([float(t.value or 0) for t in valued], [run.top(1)[0].value or 0.0])
+    arrows, note = _beyond(drawn, axis)
+    notes = [f"{num_shown} of {num_ended} trials are drawn"] if num_shown < num_ended else []
     return figure(
         "Trial by trial",
-        f"{num_shown} of {num_ended} trials are drawn" if num_shown < num_ended else "",
+        "; ".join([*notes, *note]),
         [
             marks,
+            *arrows,
             _best_so_far(run, "best mean" if len(run.means()) < len(valued) else "best"),
             *strip,
         ],
@@ -69,8 +71,7 @@ def history(run: RunView) -> "Figure | None":
         yaxis={
             "title": {"text": name_of_value(run)},
             "domain": [top, 1],
-            "type": "log" if is_wide([float(t.value or 0) for t in valued]) else "linear",
-            "zeroline": False,
+            **axis.layout,
         },
         yaxis2={
             "domain": [0, max(0.0, top - 0.06)],
@@ -94,6 +95,33 @@ def _marks(trials: Sequence[Trial], values: Sequence[Any], state: TrialState) ->
         text=[hover(t) for t in trials],
         hovertemplate="%{text}<extra></extra>",
     )
+
+
+def _beyond(trials: Sequence[Trial], axis: ValueAxis) -> tuple[list[Any], list[str]]:
+    """Return arrows at the edge for the values that are not on the axis, and a remark."""
+    from plotly.graph_objects import Scatter
+
+    far = [(t, edge) for t in trials if (edge := axis.edge(float(t.value or 0))) is not None]
+    if not far or not axis.limits:
+        return [], []
+    is_low = [edge == axis.limits[0] for _, edge in far]
+    arrows = Scatter(
+        x=[t.number for t, _ in far],
+        y=[edge for _, edge in far],
+        name="beyond the axis",
+        mode="markers",
+        marker={
+            "color": COLORS[TrialState.COMPLETE],
+            "symbol": ["arrow-bar-down" if low else "arrow-bar-up" for low in is_low],
+            "size": 11,
+        },
+        cliponaxis=False,
+        text=[hover(t) for t, _ in far],
+        hovertemplate="%{text}<extra></extra>",
+    )
+    named = ", ".join(f"trial {t.number} with {t.value:.4g}" for t, _ in far[:MAX_NAMED])
+    more = f" and {len(far) - MAX_NAMED} more" if len(far) > MAX_NAMED else ""
+    return [arrows], [f"arrows are beyond the axis: {named}{more} ({HOW_TO_SHOW})"]
 
 
 def _strip(run: RunView) -> list[Any]:
@@ -140,82 +168,6 @@ def _best_so_far(run: RunView, label: str) -> Any:
         mode="lines",
         line={"color": BEST, "width": 2, "shape": "hv"},
         hovertemplate=f"{label} so far: %{{y:.6g}}<extra></extra>",
-    )
-
-
-def curves(run: RunView) -> "Figure | None":
-    """Return a figure of the values that the best trials and some others reported at each step.
-
-    For a run of a single trial, all its metrics are drawn. The function reads the files of at most
-    `MAX_CURVES` trials.
-
-    Returns:
-        The figure; None if no trial reported a value at two steps.
-    """
-    best = run.top(MAX_CURVES // 2)
-    numbers = {trial.number for trial in best}
-    others = [t for t in run.trials if t.number not in numbers and t.attempts]
-    trials_to_draw = [*best, *thinned(others, MAX_CURVES - len(best))]
-    histories = [(trial, trial.history) for trial in trials_to_draw]
-    column = _column(run, [frame for _, frame in histories])
-    traces: list[Any] = []
-    for trial, frame in histories:
-        names = [column] if column else list(frame.columns) if len(run.trials) == 1 else []
-        for series in [frame[name].dropna() for name in names if name in frame]:
-            if len(series) > 1:
-                traces.append(_curve(run, trial, series, trial in best[:1]))
-    if not traces:
-        return None
-    num_left = sum(bool(t.attempts) for t in run.trials) - len(trials_to_draw)
-    note = (
-        f"the best {len(best)} and {len(trials_to_draw) - len(best)} other trials; dashed: pruned"
-    )
-    values = [value for trace in traces for value in trace.y if math.isfinite(value)]
-    is_metric = column is not None and column in (run.metric, "value")
-    title = name_of_value(run) if is_metric else plain(column or "")
-    return figure(
-        "Learning curves",
-        note if num_left > 0 else "dashed: pruned" * any(t.line.dash == "dash" for t in traces),
-        traces[::-1],  # The best trial is drawn last, above the others.
-        xaxis={"title": {"text": "step"}, "zeroline": False},
-        yaxis={
-            "title": {"text": title},
-            "zeroline": False,
-            "type": "log" if is_wide(values) else "linear",
-        },
-        showlegend=len(run.trials) == 1,
-    )
-
-
-def _column(run: RunView, frames: "Sequence[pd.DataFrame]") -> str | None:
-    """Return the name under which the metric was reported, or the only reported name."""
-    names = list(dict.fromkeys(name for frame in frames for name in frame.columns))
-    if run.metric in names:
-        return run.metric
-    # A plain number is reported as `value`, whatever the name of the metric.
-    return "value" if "value" in names else names[0] if len(names) == 1 else None
-
-
-def _curve(run: RunView, trial: Trial, series: "pd.Series[Any]", is_best: bool) -> Any:
-    from plotly.graph_objects import Scatter
-
-    points = thinned(list(zip(series.index.tolist(), series.tolist(), strict=True)), MAX_STEPS)
-    is_single = len(run.trials) == 1
-    name = plain(series.name) if is_single else f"trial {trial.number}"
-    color = BEST if is_best else COLORS[trial.state]
-    return Scatter(
-        x=[step for step, _ in points],
-        y=[value for _, value in points],
-        name=name,
-        mode="lines+markers" if len(points) < 3 else "lines",
-        opacity=1.0 if is_best or is_single else 0.55,
-        line={
-            "color": None if is_single else color,
-            "width": 3 if is_best else 1.5,
-            "dash": "dash" if trial.state == TrialState.PRUNED else "solid",
-        },
-        text=hover(trial, name * is_single),
-        hovertemplate="step %{x}: %{y:.6g}<br>%{text}<extra></extra>",
     )
 
 
