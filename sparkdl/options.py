@@ -8,7 +8,7 @@ from numbers import Integral, Number
 from typing import Any, TypeVar
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.training.metric_names import direction_of_name
+from sparkdl.training.metric_names import direction_of_name, likely_name
 
 __all__ = [
     "Options",
@@ -296,9 +296,11 @@ def check_direction(metric: str | None, direction: str | None) -> None:
     """
     is_told = direction is not None or metric in (None, "value")
     if isinstance(metric, str) and not is_told and direction_of_name(metric) is None:
+        near = likely_name(metric)
+        remedy = f"Did you mean {near!r}? Otherwise pass" if near else "Pass"
         raise ConfigError(
             f"the name of metric {metric!r} does not tell whether larger or smaller values are "
-            "better. Pass direction='max' or direction='min'."
+            f"better. {remedy} direction='max' or direction='min'."
         )
 
 

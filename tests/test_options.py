@@ -172,6 +172,15 @@ def test_settings_resolve_argument_then_environment_then_conf(
         config.resolve("slots")
 
 
+def test_a_misspelt_metric_is_corrected_before_its_direction_is_asked_for() -> None:
+    for metric, name in (("acuracy", "accuracy"), ("val_los", "val_loss")):
+        with pytest.raises(ConfigError, match=f"Did you mean '{name}'. Otherwise pass direction="):
+            experiment.search(lambda x: x, {"x": [1, 2]}, num_trials=1, metric=metric)
+    with pytest.raises(ConfigError) as caught:
+        check_direction("gap", None)
+    assert "Did you mean" not in str(caught.value)
+
+
 @pytest.mark.parametrize("metric", ["x", "lossless_ratio_x", "ratio", "images_per_second"])
 def test_a_search_asks_for_the_direction_of_a_metric_whose_name_says_nothing(metric: str) -> None:
     with pytest.raises(ConfigError, match="does not tell whether larger or smaller"):

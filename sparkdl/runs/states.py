@@ -170,7 +170,12 @@ def _missing_text(metric: str) -> str:
 
 
 def _note_on_no_number(outputs: Mapping[str, Any]) -> str | None:
-    """Return a note about a list, or about a text that is all that the function returned."""
+    """Return a note about nothing, a list, or a text that is all that the function returned."""
+    if not outputs:
+        return (
+            f"{_NO_VALUE}: the function returned nothing (None), and reported no number. Return "
+            "one number, or a dict of numbers, to compare trials"
+        )
     for name, value in outputs.items():
         is_list = isinstance(value, list)
         if is_list or (isinstance(value, str) and [*outputs] == ["value"]):

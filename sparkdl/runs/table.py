@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 # A longer run shows its best trials and its failures; to_pandas() has all trials.
 MAX_ROWS = 40
 
-# A note ends with what the user can do.
+# Characters of an error and of a note in their columns. Their ends say what the user can do: the
+# lines below the table have those that are longer, as many as MAX_MESSAGES.
+MAX_ERROR = 60
 MAX_NOTE = 160
+MAX_MESSAGES = 5
+MAX_MESSAGE = 1000
 
 # Of the numbers of trials without a metric, the table shows the first ones.
 MAX_UNNAMED = 8
@@ -108,6 +112,7 @@ class View:
         if len(self.unnamed) > MAX_UNNAMED:
             rest = len(self.unnamed) - MAX_UNNAMED
             lines.append(f"{rest} more numbers are in trial.metrics and run.to_pandas()")
+        lines += _long_messages(self.shown_trials)
         lines += [f"Excluded: {name}, {reason}" for name, reason in self.excluded.items()]
         return [*lines, f"Everything is in {self.path}"]
 
@@ -119,6 +124,20 @@ class View:
         count = self.num_complete.get(trial.configuration, 0)
         missing = f" ({count} of {self.repeats})" if count < self.repeats else ""
         return f"{_number(mean)} ± {deviation:.2g}{missing}"
+
+
+def _long_messages(trials: Sequence[Trial]) -> list[str]:
+    """Return the errors and the notes that are cut in their columns, each one once and whole."""
+    numbers: dict[str, list[int]] = {}
+    for trial in trials:
+        for message, width in ((trial.summary, MAX_ERROR), (trial.note or "", MAX_NOTE)):
+            if len(message) > width:
+                numbers.setdefault(cell(message, MAX_MESSAGE), []).append(trial.number)
+    lines = []
+    for message, of in list(numbers.items())[:MAX_MESSAGES]:
+        more = f" and {len(of) - 1} more" if len(of) > 1 else ""
+        lines.append(f"Trial {of[0]}{more}: {message}")
+    return lines
 
 
 def _params(params: Mapping[str, Any]) -> str:
@@ -212,7 +231,7 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
         if len({t.host for t in trials if t.host}) > 1:
             columns.append(("host", [t.host or "" for t in trials]))
     if any(t.error for t in trials):
-        columns.append(("error", [cell(t.summary, 60) for t in trials]))
+        columns.append(("error", [cell(t.summary, MAX_ERROR) for t in trials]))
     if any(t.note for t in trials):
         columns.append(("note", [cell(t.note or "", MAX_NOTE) for t in trials]))
     return columns
@@ -261,9 +280,19 @@ def _number(value: float) -> str:
 
 
 def cell(value: Any, width: int = 24) -> str:
-    """Return the text of a value in a cell, at most `width` characters."""
+    """Return the text of a value in a cell, at most `width` characters.
+
+    Example:
+        >>> cell("the function returned nothing"), cell("a" * 30)
+        ('the function...', 'aaaaaaaaaaaaaaaaaaaaa...')
+    """
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= width else text[: width - 3] + "..."
+    if len(text) <= width:
+        return text
+    begin = text[: width - 3]
+    if " " in begin[width // 2 :] and text[width - 3] != " ":
+        begin = begin.rpartition(" ")[0]  # A sentence is cut between words.
+    return f"{begin.rstrip()}..."
 
 
 def text(view: View) -> str:

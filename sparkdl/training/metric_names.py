@@ -1,5 +1,6 @@
 """Runs anywhere (pure). Decide from the name of a metric whether larger values are better."""
 
+import difflib
 import re
 
 # A word that contains one of these is minimized: `logloss`, `crossentropy`.
@@ -17,6 +18,13 @@ _MAX_WORDS = {
     *("ppv", "prauc", "profit", "psnr", "r2", "return", "returns", "revenue", "rocauc", "rouge"),
     *("sensitivity", "sharpe", "specificity", "ssim", "tnr", "tpr"),
 }
+# What the parts above mean, written out.
+_WHOLE = {
+    *("accuracy", "divergence", "entropy", "error", "latency", "loss", "perplexity", "precision"),
+    *("recall", "regret", "reward", "score", "similarity", "throughput"),
+}
+# Two words are one misspelt word from this similarity on: `gap` is no `map`, `los` is `loss`.
+_MISSPELT = 0.85
 # The unit of time of a rate, as in `images_per_second`.
 _RATE = re.compile(r"per[^0-9A-Za-z]*(?:s|sec|secs|seconds?|minute|hour)(?![a-z])", re.IGNORECASE)
 
@@ -36,6 +44,22 @@ def direction_of_name(metric: str) -> str | None:
     if any(_MIN_PARTS.search(word) or word in _MIN_WORDS for word in words):
         return "min"
     return "max" if any(_MAX_PARTS.search(w) or w in _MAX_WORDS for w in words) else None
+
+
+def likely_name(metric: str) -> str | None:
+    """Return a name that was probably meant, if the name of a metric has a misspelt word.
+
+    Example:
+        >>> [likely_name(name) for name in ("acuracy", "val_los", "prcision@5", "gap")]
+        ['accuracy', 'val_loss', 'precision@5', None]
+    """
+    known = sorted(_WHOLE | _MIN_WORDS | _MAX_WORDS)
+
+    def corrected(word: "re.Match[str]") -> str:
+        return next(iter(difflib.get_close_matches(word[0], known, 1, _MISSPELT)), word[0])
+
+    name = re.sub("[a-z]{3,}", corrected, metric)
+    return name if name != metric else None
 
 
 def _words(name: str) -> set[str]:

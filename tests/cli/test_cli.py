@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -85,6 +86,23 @@ def test_runs_show_and_logs_print_a_run(
     assert capsys.readouterr().out == "epoch of 1\n"
     assert main(["logs", "one", "7"]) == 2
     assert "trials 0 to 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("state", [TrialState.FAILED, TrialState.INVALID])
+def test_show_of_a_run_with_failures_names_the_command_for_their_log(
+    root: str, capsys: Any, state: TrialState
+) -> None:
+    opened = started(root, "one")
+    storage.write(RunPaths(opened.run.path).trial(1).log, "the traceback\n")
+    opened.record(
+        TrialChanged(number=0, state=TrialState.COMPLETE, attempt=0, value=0.5),
+        TrialChanged(number=1, state=state, attempt=0, error="ValueError: no"),
+    )
+    opened.close(RunEnded(state=RunState.COMPLETE))
+    assert main(["show", opened.run.path]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert main(shlex.split(last.partition(": sparkdl ")[2])) == 0
+    assert capsys.readouterr().out == "the traceback\n"
 
 
 def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: Any) -> None:
@@ -256,7 +274,7 @@ def test_runs_prints_the_rows_of_history(two: str, capsys: Any) -> None:
     assert main(["runs"]) == 0
     title, first, second = capsys.readouterr().out.splitlines()
     assert title.split()[:4] == ["run", "kind", "state", "started"]
-    assert "2026-11-01 09:00:00" in second and "with clipping; a second line x" in first
+    assert "2026-11-01 09:00:00" in second and "with clipping; a second line... " in first
     assert not {"path", "git_commit", "FAILED", "PRUNED", "heartbeat_s"} & set(title.split())
     assert len({len(title), len(first), len(second)}) == 1
     assert "None" not in first + second

@@ -400,3 +400,23 @@ def test_a_run_without_work_left_is_finished_by_a_corrected_function() -> None:
         finishing("search", failed),
     ]
     assert unfinished == ["To finish it: experiment.resume('/r'). "] * 3
+
+
+REMEDY = "Open it by its whole path, or pass versioned_resources=."
+
+
+@pytest.mark.parametrize("field", ["error", "note"])
+def test_a_message_is_cut_between_words_and_stands_whole_below_the_table(field: str) -> None:
+    words = [f"word{number}" for number in range(40)]
+    message = f"FileNotFoundError: {' '.join(words)}. {REMEDY}"
+    trials = [Trial(i, {"c": i}, "", state=TrialState.FAILED, attempts=1) for i in range(3)]
+    for trial in trials[:2]:
+        setattr(trial, field, message)
+    run = run_of(trials, state=RunState.FAILED)
+    rows, _, foot = str(run).partition("Trial 0 and 1 more: ")
+    assert foot.startswith(f"{message}\n")
+    cut = [row for row in rows.splitlines() if row.endswith("...")]
+    assert len(cut) == 2
+    for row in cut:
+        assert row.removesuffix("...").split()[-1] in words
+    assert REMEDY in run._repr_html_()

@@ -68,7 +68,7 @@ def test_number_whose_name_tells_the_other_direction_has_no_value(
         ({"value": "high"}, "'value' is text"),
         ({"file": "a.txt"}, None),
         ({"a": 1, "b": 2, "curve": [0.5]}, None),
-        ({}, None),
+        ({}, "the function returned nothing (None)"),
     ],
 )
 def test_a_trial_without_a_number_says_why_where_trials_are_compared(
@@ -78,6 +78,7 @@ def test_a_trial_without_a_number_says_why_where_trials_are_compared(
     assert (verdict.state, verdict.value) == ("COMPLETE", None)
     assert note in verdict.note if note and verdict.note else verdict.note == note
     assert evaluate_metric(outputs, {}, None).note is None
+    assert evaluate_metric(outputs, {"accuracy": 0.5}, "accuracy", direction="max").note is None
 
 
 @pytest.mark.parametrize(
