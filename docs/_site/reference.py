@@ -60,7 +60,7 @@ NOT_CONSTRUCTED = {
 }
 HIDDEN_MEMBERS = (
     *("apply", "attach", "view", "how_to_finish", "raise_unless_complete", "annotations"),
-    *("checkpoint_of_value", "reported_values", "counts_text", "of"),
+    *("checkpoint_of_value", "reported_values", "counts_text", "of", "is_shown"),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from sparkdl.cli.output import find
 from sparkdl.errors import ConfigError, ControlError
 from sparkdl.runs import Run
+from sparkdl.runs.remedies import in_shell
 
 _WORDS = {"True": True, "False": False, "None": None}
 
@@ -107,7 +108,8 @@ def _carry_out(
     run = find(arguments.name)
     answer = {"run": run.id, "path": run.path, **what}
     try:
-        command(run)
+        with in_shell():
+            command(run)
     except ControlError as error:
         if not arguments.json:
             raise

@@ -16,6 +16,7 @@ from sparkdl.cli.output import add_json, find, print_json
 from sparkdl.cli.spark_options import add_spark_options, use_spark_options
 from sparkdl.errors import RunStoppedError, TrialFailedError
 from sparkdl.runs import Run
+from sparkdl.runs.remedies import in_shell
 
 # Options of Horovod's own program for what Spark and sparkdl decide. The flags have no value.
 _FLAGS = ("--gloo", "--mpi", "--verbose", "--disable-cache", "--no-stall-check")
@@ -234,11 +235,25 @@ def _run_and_print(start: Callable[[], Run]) -> int:
     Args:
         start: starts the run, and returns it when it has finished.
     """
-    try:
-        run = start()
-    except (RunStoppedError, TrialFailedError) as error:
-        print(error.run)
-        print(f"sparkdl: {error}", file=sys.stderr)
-        return 1
+    with in_shell():
+        try:
+            run = start()
+        except (RunStoppedError, TrialFailedError) as error:
+            print(error.run)
+            print(f"sparkdl: {error}", file=sys.stderr)
+            _print_remedy(error.run, str(error))
+            return 1
+        except (KeyboardInterrupt, SystemExit) as error:
+            if isinstance(stopped := getattr(error, "run", None), Run):
+                print(stopped)
+                _print_remedy(stopped)
+            raise
     print(run)
     return 0
+
+
+def _print_remedy(run: Run, error: str = "") -> None:
+    """Print how to finish a run that has ended early, unless its error has said so."""
+    remedy = run.how_to_finish().strip()
+    if remedy and remedy not in error:
+        print(remedy.removesuffix("."), flush=True)

@@ -98,15 +98,16 @@ def not_tried_again(trials: Sequence[Trial], retry: Retry = frozenset()) -> str:
 
     Example:
         >>> not_tried_again([Trial(0, {}, "", state=TrialState.FAILED)])
-        "1 failed trial is not run again; retry='failed', or --retry failed, does so."
+        "1 failed trial is not run again; retry='failed' does so."
     """
+    from sparkdl.runs.remedies import argument  # Imported late: readers of runs need no call.
+
     sentences = []
     for name, state in _STATES.items():
         trials_left_out = [t for t in trials if t.state == state and not waits_again(t, retry)]
         if trials_left_out:
             what = f"{name} trial is" if len(trials_left_out) == 1 else f"{name} trials are"
             sentences.append(
-                f"{len(trials_left_out)} {what} not run again; retry={name!r}, or --retry {name}, "
-                "does so."
+                f"{len(trials_left_out)} {what} not run again; {argument('retry', name)} does so."
             )
     return " ".join(sentences)

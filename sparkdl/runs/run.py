@@ -105,6 +105,8 @@ class Run:
     excluded: dict[str, str] = field(default_factory=dict)
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _tensorboard: TensorBoardPage | None = field(default=None, repr=False, compare=False)
+    # The last table of this run that was made as text.
+    _last_text: str | None = field(default=None, repr=False, compare=False)
     # The times of the first and the last event of a session that has not ended.
     _session: tuple[float, float] | None = field(default=None, repr=False, compare=False)
 
@@ -273,16 +275,19 @@ class Run:
 
     def how_to_finish(self) -> str:
         """Return a sentence with the call that finishes a run that has ended early, or ""."""
+        from sparkdl.runs import remedies  # Imported late: the table of the runs needs no call.
+
         if not self.is_resumable or self.state == RunState.COMPLETE:
             return ""
         if WRONG_METRIC in (self.reason or ""):
             return ""  # The metric of a run cannot be changed.
         if not self.has_work_left:  # Resumed as it is, the run would run nothing.
             call = f"experiment.resume({self.path!r}, train=train, retry='failed')"
-            return f"After correcting the training function: {call}. "
+            where = ", in Python" if remedies.is_in_shell() else ""
+            return f"After correcting the training function{where}: {call}. "
         # With the same limit, the failures that ended the run would end it again.
-        retry = ", retry='failed'" if "max_failed_trials" in (self.reason or "") else ""
-        return f"To finish it: experiment.resume({self.path!r}{retry}). "
+        retry = {"retry": "failed"} if "max_failed_trials" in (self.reason or "") else {}
+        return f"To finish it: {remedies.call('resume', self.path, **retry)}. "
 
     @property
     def has_work_left(self) -> bool:
@@ -617,7 +622,13 @@ class Run:
         return f"<{self.view().headline}>"
 
     def __str__(self) -> str:
-        return table.text(self.view())
+        self._last_text = table.text(self.view())
+        return self._last_text
+
+    @property
+    def is_shown(self) -> bool:
+        """True if the program has made the table of this run as it is now, to show the table."""
+        return self._last_text == table.text(self.view())
 
     def _repr_html_(self) -> str:
         return table.html(self.view())

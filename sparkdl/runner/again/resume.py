@@ -21,6 +21,7 @@ from sparkdl.runs.events import CommandHandled, RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import scan_journal
 from sparkdl.runs.opening import check_free, continue_run
+from sparkdl.runs.remedies import argument
 from sparkdl.runs.retry_choice import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.same_request import difference
 from sparkdl.search.files.formats import read_space
@@ -167,9 +168,9 @@ def _has_more(run: Run, changes: Mapping[str, Any], is_shown: bool) -> bool:
     num_trials, num_now = changes.get("num_trials"), run.num_configurations
     if num_trials is not None and num_trials <= num_now and is_shown:
         print(
-            f"Note: num_trials={num_trials} is the total number of configurations, and run "
-            f"{run.id} has {num_now}: none is added. For {num_trials} more pass num_trials="
-            f"{num_now + num_trials}."
+            f"Note: {argument('num_trials', num_trials)} is the total number of configurations, "
+            f"and run {run.id} has {num_now}: none is added. For {num_trials} more pass "
+            f"{argument('num_trials', num_now + num_trials)}."
         )
     return (num_trials or 0) > num_now or bool(STOP_RULES & changes.keys())
 

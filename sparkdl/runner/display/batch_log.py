@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkdl.files.jsonl import to_json
 from sparkdl.runner import sigterm
-from sparkdl.runs import Run
+from sparkdl.runs import Run, remedies
 
 # The last line of the log is this, and JSON.
 PREFIX = "sparkdl: "
@@ -21,9 +21,14 @@ PREFIX = "sparkdl: "
 
 @dataclass
 class _State:
-    """The runs of this program, in the order in which they have started."""
+    """The runs of this program, in the order in which they have started.
+
+    Attributes:
+        is_command: the command line runs them, which says how to go on itself.
+    """
 
     runs: list[Run] = field(default_factory=list)
+    is_command: bool = False
 
 
 # Process-wide state, as a process has one end.
@@ -33,6 +38,8 @@ _state = _State()
 def summarize_at_exit(run: Run) -> None:
     """Let a batch job end with a table of its last run and the line of `summary_line`.
 
+    The table is left out if the program has printed it.
+
     Args:
         run: a run that begins, or that ended before.
     """
@@ -40,22 +47,34 @@ def summarize_at_exit(run: Run) -> None:
         return
     if not _state.runs:
         atexit.register(_print_summary)
+    _state.is_command = remedies.is_in_shell()
     _state.runs[:] = [*(earlier for earlier in _state.runs if earlier.id != run.id), run]
+
+
+def is_summarized(run: Run) -> bool:
+    """Return True if the log of this program will end with what is to be done about a run."""
+    return any(other is run for other in _state.runs)
 
 
 def _print_summary() -> None:
     """Print to the log; without its reader, such as a spark-submit that was killed, do nothing."""
     with suppress(OSError, ValueError):
         run = _state.runs[-1]
-        print(run)
-        if remedy := run.how_to_finish():
-            if run.has_work_left:
-                remedy = (
-                    f"To finish it: sparkdl resume {run.path}\n"
-                    f"or run the program again with run_id={run.id!r}, if_exists='resume'"
-                )
-            print(remedy.strip())
+        if not run.is_shown:
+            print(run)
+        for unfinished in () if _state.is_command else _state.runs:
+            _print_remedy(unfinished)
         print(summary_line(run, [run.id for run in _state.runs], _exit_code()), flush=True)
+
+
+def _print_remedy(run: Run) -> None:
+    """Print the commands that finish a run that has ended early."""
+    with remedies.in_shell():
+        remedy = run.how_to_finish().strip().removesuffix(".")
+    if remedy:
+        print(remedy)
+    if remedy and run.has_work_left:
+        print(f"or run the program again with run_id={run.id!r}, if_exists='resume'")
 
 
 def _exit_code() -> int:

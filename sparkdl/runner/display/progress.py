@@ -17,6 +17,7 @@ from sparkdl.cluster.plan import Plan
 from sparkdl.cluster.slots import Slots
 from sparkdl.files import storage
 from sparkdl.files.layout import TrialPaths
+from sparkdl.runner.display.batch_log import is_summarized
 from sparkdl.runner.display.live_table import LiveTable
 from sparkdl.runner.display.notebook_bar import NotebookBar, is_notebook
 from sparkdl.runner.display.progress_lines import (
@@ -28,6 +29,7 @@ from sparkdl.runner.display.progress_lines import (
 from sparkdl.runner.display.trial_output import MAX_LOGS, TrialOutput
 from sparkdl.runner.harmless import harmless
 from sparkdl.runs import Run, Trial, table
+from sparkdl.runs.remedies import is_in_shell
 from sparkdl.runs.states import TrialState
 
 Steps = Mapping[int, int]
@@ -148,8 +150,11 @@ class Progress:
             self.say(self._run.timeline)
         if self._run.reason:
             self.say(f"{self._run!r}")
+            if is_in_shell():
+                return  # The command shows the table, and its error says how to go on.
             self.say(f"What it finished: experiment.load({self._run.path!r})")
-            if remedy := self._run.how_to_finish():
+            remedy = self._run.how_to_finish()
+            if remedy and not is_summarized(self._run):
                 self.say(remedy.strip().removesuffix("."))
 
     @harmless

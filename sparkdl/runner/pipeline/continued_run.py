@@ -13,6 +13,7 @@ from sparkdl.runner.control.loaded_run import LoadedRunHandle
 from sparkdl.runner.display.batch_log import summarize_at_exit
 from sparkdl.runner.display.tensorboard import announce_tensorboard, open_tensorboard
 from sparkdl.runs import Run, RunState, TrialState, provenance
+from sparkdl.runs.remedies import argument, is_in_shell
 from sparkdl.runs.retry_choice import Retry, not_tried_again, waits_again
 from sparkdl.secrets.masks import mask_text
 
@@ -40,7 +41,8 @@ def ended_before(run: Run, retry: Retry, is_shown: bool, tensorboard: bool = Fal
     try:
         run.raise_unless_complete()
     except SparkDLError as exc:
-        exc.args = (f"{note} {exc}",)
+        if not (is_shown and is_in_shell()):  # The command shows both lines.
+            exc.args = (f"{note} {exc}",)
         raise
     return run
 
@@ -60,11 +62,12 @@ def check_max_failed(run: Run, options: Options, retry: Retry) -> None:
         return
     failed = [t for t in run.trials if t.state == TrialState.FAILED and not waits_again(t, retry)]
     goes_on = run.is_search or any(waits_again(trial, retry) for trial in run.trials)
+    larger = "" if is_in_shell() else ", or a larger max_failed_trials"
     if goes_on and len(failed) > options.max_failed_trials:
         raise ConfigError(
             f"{len(failed)} trials of run {run.id} have failed, more than max_failed_trials="
             f"{options.max_failed_trials} allows, so that the run would end again at once. Pass "
-            "retry='failed' to run them again, or a larger max_failed_trials."
+            f"{argument('retry', 'failed')} to run them again{larger}."
         )
 
 
