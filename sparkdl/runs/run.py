@@ -388,8 +388,8 @@ class Run:
         """Return a plotly figure, which a notebook shows.
 
         Args:
-            what: `history`, `parallel`, `importance`, `curves`, `timeline` or `pareto`; None
-                chooses a figure for which the run has enough data.
+            what: `history`, `parallel`, `slices`, `importance`, `curves`, `timeline` or `pareto`;
+                None chooses a figure for which the run has enough data.
         """
         from sparkdl.runs.views.figures import plot  # Importing plotly takes a second.
 

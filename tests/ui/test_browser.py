@@ -162,7 +162,7 @@ def test_a_search_is_followed_to_its_end(root: str, browser: Any, page: Page) ->
         # The table below asks for its rows on its own.
         total = "section:has(#trial-rows) #total"
         wait_for(tab, f"document.querySelector('{total}').textContent === '50 trials'")
-        for name in ("history", "curves", "parallel", "importance", "timeline"):
+        for name in ("history", "curves", "parallel", "slices", "importance", "timeline"):
             tab.wait_for_selector(f"#figure-{name} .main-svg")
         wait_for(tab, "document.getElementById('figure-history').data[0].x.length === 45")
         tab.select_option("#state", "FAILED")

@@ -373,7 +373,7 @@ def test_report_shows_the_results(root: str) -> None:
     assert page.count("line 7") == 1  # Equal failures are shown once.
     assert "trial 2 and 2 more" in page
     assert "anna" in page
-    assert page.count("application/json") == 3  # history, parallel, timeline
+    assert page.count("application/json") == 4  # history, parallel, slices, timeline
     assert "http://" not in page
     assert "https://" not in page
 
@@ -425,7 +425,7 @@ def test_report_runs_no_script_in_the_text_of_a_user(
         page = page.replace(policy[0], "")
     seen = rendered(tmp_path, page)
     assert "data-owned" not in re.search("<html[^>]*>", seen)[0]  # type: ignore[index]
-    assert seen.count('class="plot-container') == 5
+    assert seen.count('class="plot-container') == 6
     assert not re.search(r"could not draw it: [^$]", seen)
 
 

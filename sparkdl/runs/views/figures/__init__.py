@@ -8,6 +8,7 @@ from sparkdl.runs.views.figures.base import RunView
 from sparkdl.runs.views.figures.curves import curves
 from sparkdl.runs.views.figures.importance import MIN_TRIALS, importance
 from sparkdl.runs.views.figures.params import parallel
+from sparkdl.runs.views.figures.slices import slices
 from sparkdl.runs.views.figures.timeline import timeline
 from sparkdl.runs.views.figures.values import history, pareto
 
@@ -22,6 +23,7 @@ FIGURES: "dict[str, tuple[Callable[[RunView], Figure | None], str]]" = {
     "history": (history, "two COMPLETE trials with a value"),
     "curves": (curves, "a trial that reported a value at two steps"),
     "parallel": (parallel, "two COMPLETE trials with a value, whose parameters differ"),
+    "slices": (slices, "two trials with a value, whose parameters differ"),
     "importance": (
         importance,
         f"{MIN_TRIALS} COMPLETE or PRUNED trials whose values differ (fewer are too few to tell), "
@@ -38,9 +40,10 @@ def plot(run: RunView, what: str | None = None) -> "Figure":
         run: the run, live or loaded.
         what: `history` (the value of each trial, and the best value so far), `curves` (all
             reported values, step by step), `parallel` (a line for each trial through its parameters
-            to its value), `importance` (of the parameters), `timeline` (the time at which each
-            trial ran) or `pareto` (the first two of several metrics). None chooses the first of
-            pareto, history, curves and timeline for which the run has enough data.
+            to its value), `slices` (each parameter against the value), `importance` (of the
+            parameters), `timeline` (the time at which each trial ran) or `pareto` (the first two of
+            several metrics). None chooses the first of pareto, history, curves and timeline for
+            which the run has enough data.
 
     Returns:
         A plotly figure, with a method `show()`; a notebook shows the figure without it.

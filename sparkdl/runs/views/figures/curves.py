@@ -19,6 +19,7 @@ from sparkdl.runs.views.figures.base import (
     plain,
     thinned,
 )
+from sparkdl.runs.views.figures.grid import Grid, placed
 from sparkdl.runs.views.figures.value_axis import HOW_TO_SHOW, ValueAxis, value_axis
 
 if TYPE_CHECKING:
@@ -37,16 +38,13 @@ _PART = "train|training|val|valid|validation|eval|test"
 _PREFIXED = re.compile(rf"(?P<part>{_PART})[_/. -](?P<base>.+)", re.IGNORECASE)
 _SUFFIXED = re.compile(rf"(?P<base>.+)[_/. -](?P<part>{_PART})", re.IGNORECASE)
 
-# Pixels: a panel with its title, and what is around the panels.
-_PANEL, _GAP, _AROUND = 240, 62, 160
-
 
 @dataclass(frozen=True)
 class Panel:
     """The metrics of one panel.
 
     Attributes:
-        title: the name of the metric, without `val_` if there is the same for training.
+        title: the names as one text.
         names: the names under which the metric was reported.
     """
 
@@ -68,9 +66,7 @@ def panels_of(names: Sequence[str], first: str | None = None) -> list[Panel]:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_split(name)[0], []).append(name)
-    panels = [
-        Panel(base if len(group) > 1 else group[0], tuple(group)) for base, group in groups.items()
-    ]
+    panels = [Panel(", ".join(group), tuple(group)) for group in groups.values()]
     return sorted(panels, key=lambda panel: first not in panel.names)
 
 
@@ -104,27 +100,23 @@ def curves(run: RunView) -> "Figure | None":
     most = MAX_STEPS if len(panels) <= FEW_PANELS else FEW_STEPS
     drawing = _Drawing(run, best[0] if best else None, most)
     parts = [drawing.panel(panel, histories) for panel in panels[:MAX_PANELS]]
+    grid = Grid(len(parts))
     traces: list[Any] = []
     layout: dict[str, Any] = {}
     for number, part in enumerate(parts):
-        traces += part.traces(number)
-        layout |= _axes(number, len(parts), part.axis)
-    titles = [_title(run, panel, counted) for panel in panels[:MAX_PANELS]]
-    height = 310 if len(parts) == 1 else _rows(len(parts)) * (_PANEL + _GAP) - _GAP
+        traces += [placed(line, number) for line in part.lines]
+        title = {"title": {"text": "step" if grid.is_lowest(number) else ""}}
+        layout |= grid.axes(number, title, part.axis.layout)
     num_left = sum(bool(t.attempts) for t in run.trials) - len(trials)
     notes = [f"the best {len(best)} and {len(trials) - len(best)} other trials"] * (num_left > 0)
     notes += [f"{MAX_PANELS} of {len(panels)} metrics are drawn"] * (len(panels) > MAX_PANELS)
-    notes += _notes(parts, traces)
     return figure(
         "Learning curves",
-        "; ".join(notes),
+        "; ".join([*notes, *_notes(parts, traces)]),
         traces,
-        annotations=_annotations(titles),
+        annotations=grid.titles([_title(run, panel, counted) for panel in panels[:MAX_PANELS]]),
         showlegend=len(run.trials) == 1 and len(names) > len(panels),
-        height=_AROUND + height,
-        # The legend is above the title of the first panel.
-        legend={"orientation": "h", "y": 1 + 22 / height, "yanchor": "bottom", "x": 0},
-        margin={"l": 60, "r": 20, "t": 110, "b": 50},
+        **grid.layout,
         **layout,
     )
 
@@ -138,7 +130,8 @@ def _title(run: RunView, panel: Panel, counted: str) -> str:
         return plain(panel.title)
     if len(panel.names) == 1:
         return name_of_value(run)
-    return f"{plain(panel.title)} ({'higher' if run.direction == 'max' else 'lower'} is better)"
+    better = "higher" if run.direction == "max" else "lower"
+    return f"{plain(panel.title)} ({better} {plain(counted)} is better)"
 
 
 @dataclass(frozen=True)
@@ -149,10 +142,6 @@ class _Part:
     lines: list[Any]
     axis: ValueAxis
     is_thinned: bool
-
-    def traces(self, number: int) -> list[Any]:
-        place = str(number + 1) if number else ""
-        return [line.update(xaxis=f"x{place}", yaxis=f"y{place}") for line in self.lines]
 
 
 @dataclass(frozen=True)
@@ -237,44 +226,3 @@ def _notes(parts: Sequence[_Part], traces: Sequence[Any]) -> list[str]:
     broken = {trace.name for trace in traces if not all(math.isfinite(value) for value in trace.y)}
     shown = ", ".join(sorted(broken)[:5]) + (" and others" if len(broken) > 5 else "")
     return [*notes, f"not finite at some steps: {shown}"] if broken else notes
-
-
-def _rows(num_panels: int) -> int:
-    return (num_panels + 1) // 2
-
-
-def _domain(number: int, num_panels: int) -> tuple[list[float], list[float]]:
-    """Return the place of a panel, from left to right and from bottom to top."""
-    if num_panels == 1:
-        return [0.0, 1.0], [0.0, 1.0]
-    rows, row, column = _rows(num_panels), number // 2, number % 2
-    whole = rows * _PANEL + (rows - 1) * _GAP
-    top = 1 - row * (_PANEL + _GAP) / whole
-    left = [0.0, 0.455] if column == 0 else [0.545, 1.0]
-    return left, [max(0.0, top - _PANEL / whole), top]
-
-
-def _axes(number: int, num_panels: int, axis: ValueAxis) -> dict[str, Any]:
-    place = str(number + 1) if number else ""
-    across, up = _domain(number, num_panels)
-    is_last = number >= num_panels - 2
-    return {
-        f"xaxis{place}": {
-            "title": {"text": "step" if is_last else ""},
-            "domain": across,
-            "anchor": f"y{place}",
-            "zeroline": False,
-        },
-        f"yaxis{place}": {"domain": up, "anchor": f"x{place}", **axis.layout},
-    }
-
-
-def _annotations(titles: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the titles of the panels, above each at its left."""
-    places = [_domain(number, len(titles)) for number in range(len(titles))]
-    how = {"showarrow": False, "xref": "paper", "yref": "paper", "font": {"size": 13}}
-    anchors = {"xanchor": "left", "yanchor": "bottom"}
-    return [
-        {"text": title, "x": across[0], "y": up[1], **anchors, **how}
-        for title, (across, up) in zip(titles, places, strict=True)
-    ]

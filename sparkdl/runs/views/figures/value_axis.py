@@ -79,6 +79,9 @@ def value_axis(values: Collection[float], keep: Collection[float] = ()) -> Value
     low, high = min(inner), max(inner)
     if is_many or low == high or scaled[-1] - scaled[0] <= SQUEEZED * (high - low):
         return ValueAxis(is_log)
+    if is_log and not is_wide([10**value for value in inner]):
+        # The outliers alone made the axis logarithmic.
+        is_log, low, high = False, 10**low, 10**high
     pad = 0.05 * (high - low)
     ends = low - pad, high + pad
     return ValueAxis(is_log, (10 ** ends[0], 10 ** ends[1]) if is_log else ends)

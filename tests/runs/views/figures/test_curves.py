@@ -59,7 +59,7 @@ def test_every_metric_has_a_panel_with_training_beside_validation(root: str) -> 
     figure = plot(run, "curves")
     assert panels(figure) == {
         "accuracy (higher is better)": [("accuracy solid", [0.1, 0.9])],
-        "loss": [("val_loss solid", [4.0, 5.0]), ("loss dot", [3.0, 2.0])],
+        "loss, val_loss": [("val_loss solid", [4.0, 5.0]), ("loss dot", [3.0, 2.0])],
         "lr": [("lr solid", [0.5, 0.25])],
     }
     assert figure.layout.showlegend
@@ -71,8 +71,8 @@ def test_the_trials_of_a_search_show_every_metric(root: str) -> None:
     for trial in run.trials:
         report(trial, acc=[0.1, 0.2], val_acc=[0.3, trial.value or 0.0], grad_norm=[1.0, 2.0])
     shown = panels(plot(run, "curves"))
-    assert list(shown) == ["acc (higher is better)", "grad_norm"]
-    names = [name for name, _ in shown["acc (higher is better)"]]
+    assert list(shown) == ["acc, val_acc (higher val_acc is better)", "grad_norm"]
+    names = [name for name, _ in shown["acc, val_acc (higher val_acc is better)"]]
     assert names == ["trial 0 solid", "trial 0 dot", "trial 1 solid", "trial 1 dot"]
     assert [values for _, values in shown["grad_norm"]] == [[1.0, 2.0], [1.0, 2.0]]
 
