@@ -289,7 +289,7 @@ def decide(place: Place, round_name: str) -> str | None:
     if not place.labels.exists():
         return None
     since = models.alias_history(NAME, "canary", root=place.root)[-1].time
-    log = monitoring.read_log(place.log, old, outputs={"output": "forecast"}, root=place.root)
+    log = monitoring.read_log(place.log, old, outputs={"output_0": "forecast"}, root=place.root)
     found = monitoring.performance(
         log.where(F.col("time") >= F.lit(datetime.fromisoformat(since))),
         session().read.json(str(place.labels), "id string, row int, bikes float"),

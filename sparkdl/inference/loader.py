@@ -65,10 +65,10 @@ class LoadedModel:
             return [str(name) for name in outputs], list(outputs.values())
         if isinstance(outputs, list | tuple):
             # Outputs of a layer that is used twice have the same name.
-            has_names = len(self.output_names) == len({*self.output_names}) == len(outputs)
+            has_names = len(self.output_names) == len({*self.output_names}) == len(outputs) > 1
             names = self.output_names if has_names else [f"output_{i}" for i in range(len(outputs))]
             return list(names), list(outputs)
-        return ["output"], [outputs]
+        return ["output_0"], [outputs]  # As Keras names the output of `model.export`.
 
 
 def _type_spec(spec: TensorSpec, num_rows: int | None) -> Any:

@@ -224,7 +224,7 @@ def _by_name(returned: Any) -> dict[str, Any]:
         return {str(name): value for name, value in returned.items()}
     if isinstance(returned, tuple):
         return {f"output_{number}": value for number, value in enumerate(returned)}
-    return {"output": returned}
+    return {"output_0": returned}
 
 
 def _spec_of(name: str, value: Any, num_rows: int) -> TensorSpec:

@@ -61,7 +61,7 @@ def test_the_best_trial_of_a_run_is_exported_with_its_lineage(
     assert version.profile["features"]["x"]["num_values"] == 40
     x = np.array([row[1] for row in rows], "float32")
     expected = run.best.model().predict(x, verbose=0)
-    assert np.allclose(served(version, inputs=x)["output"], expected)
+    assert np.allclose(served(version, inputs=x)["output_0"], expected)
     assert np.allclose(version.model().predict(x, verbose=0), expected)
     predicted = experiment.predict(version, df, feature_cols="x").orderBy("id").collect()
     assert np.allclose([row["prediction"] for row in predicted], expected)
@@ -87,7 +87,7 @@ def test_models_in_memory_and_on_s3(s3: str, tmp_path: Path) -> None:
     assert Path(path, "variables", "variables.index").exists()
     local = models.ModelVersion(name="digits", version=1, path=path, metrics={})
     expected = model.predict(x, verbose=0)
-    assert np.allclose(served(local, pixels=x)["output"], expected)
+    assert np.allclose(served(local, pixels=x)["output_0"], expected)
     assert np.allclose(version.model().predict(x, verbose=0), expected)
     # Under another name, the version is the same, or has the inputs that are asked for.
     assert exported(version, "copied", root).signature == version.signature
@@ -122,7 +122,7 @@ def test_inputs_keep_their_names_and_unknown_inputs_are_described(root: str) -> 
         models.export(Sum(), "sum", root=root)
     specs = {name: tf.TensorSpec([None, 2]) for name in ("w", "u")}
     version = exported(Sum(), "sum", root, signature=specs)
-    assert served(version, u=[[1.0, 2.0]], w=[[3.0, 4.0]])["output"].tolist() == [[4.0, 6.0]]
+    assert served(version, u=[[1.0, 2.0]], w=[[3.0, 4.0]])["output_0"].tolist() == [[4.0, 6.0]]
     with pytest.raises(ConfigError, match=r"signature describes .*; the model has inputs float32"):
         models.export(dense(4), "one", signature=specs, root=root)
     assert [v.name for v in models.list(root=root)] == ["sum", "two"]
@@ -134,7 +134,7 @@ def test_a_model_of_tf_keras_is_exported(root: str) -> None:
     version = exported(model, "old", root)
     x = np.ones((3, 2), "float32")
     (name,) = version.signature["inputs"]
-    assert np.allclose(served(version, **{name: x})["output"], model.predict(x, verbose=0))
+    assert np.allclose(served(version, **{name: x})["output_0"], model.predict(x, verbose=0))
     assert type(version.model()).__module__.startswith("tf_keras")
 
 
@@ -148,4 +148,17 @@ def test_onnx_is_written_beside_the_saved_model(root: str) -> None:
     version = exported(dense(4, 3), "digits", root, onnx=True)
     graph = onnx.load(storage.join(version.path, "model.onnx")).graph
     assert [tensor.name for tensor in graph.input] == ["inputs"]
-    assert [tensor.name for tensor in graph.output] == ["output"]
+    assert [tensor.name for tensor in graph.output] == ["output_0"]
+
+
+def test_the_output_is_called_as_by_keras(root: str, tmp_path: Path) -> None:
+    import keras
+    import tensorflow as tf
+
+    rows = keras.Input((2,), name="x")
+    for number, outputs in enumerate([keras.layers.Dense(3)(rows), [keras.layers.Dense(3)(rows)]]):
+        model = keras.Model(rows, outputs)
+        model.export(str(tmp_path / f"{number}"), verbose=False)
+        by_keras = tf.saved_model.load(str(tmp_path / f"{number}")).signatures["serving_default"]
+        version = models.export(model, "named", root=root)
+        assert version and [*version.signature["outputs"]] == [*by_keras.structured_outputs]

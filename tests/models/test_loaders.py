@@ -161,8 +161,10 @@ def test_a_server_answers_from_a_process_of_the_model(
         status, answer = ask(server, "/v1/models/any:predict", wrong)
         assert status == 503 and "ended with the code 7" in answer["error"]
         assert ask(server, "/v1/models/any:predict", {"instances": instances})[0] == 200
-        names = {i["name"]: i for i in _get(server, "/v2/models/any")["inputs"]}
+        described = _get(server, "/v2/models/any")
+        names = {i["name"]: i for i in described["inputs"]}
         assert names["text"]["datatype"] == "BYTES"
+        assert described["platform"] == "python"
         process = _process_of(os.getpid())
     assert eventually(lambda: not Path(f"/proc/{process}").exists(), 20)
 
@@ -278,7 +280,7 @@ def test_a_loader_needs_no_files_and_a_version_is_copied(root: str) -> None:
     copy = models.export(version, "other", root=root)
     assert copy is not None
     assert copy.signature == version.signature
-    assert copy.signature["outputs"] == {"output": {"dtype": "int32", "shape": [None, 3]}}
+    assert copy.signature["outputs"] == {"output_0": {"dtype": "int32", "shape": [None, 3]}}
     assert copy.model()(5) == 5
 
 
@@ -378,7 +380,7 @@ def test_outputs_that_no_request_can_use_are_refused(root: str, loader: Any, mat
 def test_another_number_of_rows_is_an_error(root: str) -> None:
     version = exported(None, root, loader=embedder.repeat, signature=np.zeros((2, 3)))
     traced = read_loader_model(Path(version.path)).trace(Path(version.path))
-    assert len(traced([np.zeros((4, 3))])["output"]) == 4
+    assert len(traced([np.zeros((4, 3))])["output_0"]) == 4
     with pytest.raises(RuntimeError, match="has 5 rows for 4 rows of input"):
         traced([np.ones((4, 3))])
 
@@ -493,7 +495,7 @@ def test_a_program_that_a_function_returned_is_exported(root: str, tmp_path: Pat
     traced = read_loader_model(Path(version.path)).trace(Path(version.path))
     for count in (0, 1, 5):
         expected = module(torch.tensor(rows(count))).detach().numpy()
-        assert np.allclose(traced([rows(count)])["output"], expected)
+        assert np.allclose(traced([rows(count)])["output_0"], expected)
 
 
 def test_onnx_describes_itself(root: str, tmp_path: Path) -> None:
