@@ -12,6 +12,7 @@ from sparkdl.host.loopback import leads_here
 from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
 from sparkdl.serving.inference_routes import InferenceRoutes
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
+from sparkdl.serving.places import Places
 from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.tensorflow_routes import TensorFlowRoutes
@@ -56,6 +57,7 @@ class Application:
         self._max_body_bytes = max_body_bytes
         self._tensorflow = TensorFlowRoutes(catalog)
         self._inference = InferenceRoutes(catalog)
+        self._places = Places()
         self._is_draining = threading.Event()
 
     def drain(self) -> None:
@@ -81,7 +83,8 @@ class Application:
                 answer = await loop.run_in_executor(pool, self._read, request, call)
             if isinstance(answer, Work):
                 work = answer
-                result = await work.servable.run_soon(work.signature, work.arrays, pool)
+                with self._places.take(work.servable.name):
+                    result = await work.servable.run_soon(work.signature, work.arrays)
                 call.note_outputs(result)
                 # A ragged output, a list of lists, is of unknown size.
                 outputs = result.outputs

@@ -20,7 +20,7 @@ import numpy as np
 
 from sparkdl.serving.batching import Batching
 from sparkdl.serving.json_tensors import Array
-from sparkdl.serving.request_error import RequestError
+from sparkdl.serving.request_error import RequestError, seconds_until, too_late
 
 # Takes and returns lists of arrays, whose first axis counts the rows.
 Function = Callable[[Sequence[Array]], Sequence[Array]]
@@ -78,20 +78,25 @@ class Batcher:
         for _ in range(options.num_threads):
             threading.Thread(target=self._work, name="sparkdl-serving-batch", daemon=True).start()
 
-    def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], int]:
+    def __call__(
+        self, arrays: Sequence[Array], deadline: float | None = None
+    ) -> tuple[list[Array], int]:
         """Return the outputs of these rows, and the size of the largest batch that they were in.
 
         Args:
             arrays: the inputs. More rows than fit into a batch are computed in several batches.
+            deadline: see `Servable.run`.
 
         Raises:
-            RequestError: if too many rows wait.
+            RequestError: if too many rows wait, or the outputs do not come in time.
             BatchFailed: if the rows have to be computed alone.
         """
         parts = self._parts(arrays, threading.Event)
         self._enqueue(parts)
         for part in parts:
-            cast(threading.Event, part.done).wait()
+            if not cast(threading.Event, part.done).wait(seconds_until(deadline)):
+                self._give_up(parts)
+                raise too_late()
         return _join(parts)
 
     async def run_soon(self, arrays: Sequence[Array]) -> tuple[list[Array], int]:
@@ -111,6 +116,14 @@ class Batcher:
             shapes = tuple(array.shape[1:] for array in rows)
             parts.append(_Part(rows, len(rows[0]), shapes, make_done()))
         return parts
+
+    def _give_up(self, parts: Sequence[_Part]) -> None:
+        """Take rows out of the queue that need not be computed any more."""
+        with self._changed:
+            for part in parts:
+                if part in self._queue:
+                    self._queue.remove(part)
+                    self._num_rows -= part.rows
 
     def _enqueue(self, parts: Sequence[_Part]) -> None:
         num_rows = sum(part.rows for part in parts)

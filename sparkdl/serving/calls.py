@@ -5,7 +5,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,19 +42,30 @@ class Servable(Protocol):
     def version(self) -> int: ...
 
     @property
+    def platform(self) -> str:
+        """The framework that computes, in the names of the Open Inference Protocol."""
+
+    @property
     def signatures(self) -> Mapping[str, Signature]: ...
 
-    def run(self, signature: Signature, arrays: Mapping[str, Array]) -> Result:
+    def run(
+        self, signature: Signature, arrays: Mapping[str, Array], deadline: float | None = None
+    ) -> Result:
         """Compute the outputs.
 
+        Args:
+            signature: the signature.
+            arrays: the inputs by name.
+            deadline: the time on the clock `time.monotonic` until which to wait for the model;
+                None for any time.
+
         Raises:
-            RequestError: if the model refuses the inputs, or too many requests wait.
+            RequestError: if the model refuses the inputs, too many requests wait, or the model
+                takes too long.
         """
 
-    async def run_soon(
-        self, signature: Signature, arrays: Mapping[str, Array], pool: Executor
-    ) -> Result:
-        """Compute the outputs without holding the thread; what needs a thread takes one of `pool`.
+    async def run_soon(self, signature: Signature, arrays: Mapping[str, Array]) -> Result:
+        """Compute the outputs without holding the thread.
 
         Raises:
             RequestError: as `run` does.
@@ -111,6 +121,8 @@ class Call:
         status: the status of the answer in HTTP.
         latency_ms: milliseconds from the request to the answer.
         batch: see `Result`.
+        deadline: the time at which the client waits no more, on the clock `time.monotonic`; None
+            if the client has not told it.
         inputs: the inputs by name.
         outputs: the outputs by name.
     """
@@ -126,6 +138,7 @@ class Call:
     status: int = 200
     latency_ms: float = 0.0
     batch: int | None = None
+    deadline: float | None = None
     inputs: dict[str, Array] = field(default_factory=dict)
     outputs: dict[str, Array] = field(default_factory=dict)
 
@@ -135,10 +148,10 @@ class Call:
         """Let a model compute the outputs, and note what it did.
 
         Raises:
-            RequestError: if the inputs are wrong, or too many requests wait.
+            RequestError: if the inputs are wrong, too many requests wait, or the deadline passes.
         """
         self.note_inputs(signature, arrays, rows)
-        result = servable.run(signature, arrays)
+        result = servable.run(signature, arrays, self.deadline)
         self.note_outputs(result)
         return result.outputs
 

@@ -7,10 +7,11 @@ from typing import Any
 import grpc
 
 from sparkdl.errors import ConfigError
+from sparkdl.serving.places import MAX_OPEN
 from sparkdl.serving.request_threads import RequestThreads
 
-THREADS = 64
-MAX_REQUESTS = 1000
+# A request holds a thread while it waits for its model.
+THREADS = MAX_OPEN
 
 
 class GrpcServer:
@@ -32,7 +33,7 @@ class GrpcServer:
         self._pool = RequestThreads(THREADS, "sparkdl-serving-grpc")
         self._server: Any = grpc.server(
             self._pool,
-            maximum_concurrent_rpcs=MAX_REQUESTS,
+            maximum_concurrent_rpcs=MAX_OPEN,
             options=[
                 ("grpc.max_receive_message_length", max_bytes),
                 ("grpc.max_send_message_length", -1),

@@ -6,6 +6,8 @@ Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/api
 """
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from sparkdl.serving import example_format, grpc_messages
 from sparkdl.serving.calls import Call, Catalog, Observer, Servable, call_of, tell
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.messages import MAX_MESSAGE
+from sparkdl.serving.places import Places
 from sparkdl.serving.predict_format import rows_of
 from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid
@@ -49,6 +52,7 @@ class GrpcServices:
         self._token = token
         self._observers = observers
         self._max_bytes = max_bytes
+        self._places = Places()
 
     def handlers(self) -> list[Any]:
         """Return the handlers of the services, for a server of gRPC."""
@@ -86,6 +90,9 @@ class GrpcServices:
     def _answer(self, method: Method, request_class: Any, data: bytes, context: Any) -> Any:
         metadata = dict(context.invocation_metadata())
         call = call_of(str(metadata.get("x-request-id", "")))
+        left_s = context.time_remaining()
+        if left_s is not None and left_s < threading.TIMEOUT_MAX:
+            call.deadline = time.monotonic() + left_s
         context.send_initial_metadata((("x-request-id", call.id),))
         error = None
         try:
@@ -112,7 +119,8 @@ class GrpcServices:
         servable, signature = self._find(request, call, "predict")
         arrays = grpc_messages.read_tensors(request.inputs, signature, self._max_bytes)
         names = grpc_messages.output_names(list(request.output_filter), signature)
-        outputs = call.compute(servable, signature, arrays, rows_of(arrays))
+        with self._places.take(servable.name):
+            outputs = call.compute(servable, signature, arrays, rows_of(arrays))
         response = PredictResponse()
         for name in names:
             tensor = grpc_messages.write_tensor(outputs[name], signature.outputs[name])
@@ -146,7 +154,9 @@ class GrpcServices:
         name = example_format.example_input(signature, method)
         examples = grpc_messages.read_examples(request.input)
         _write_model(response, servable.name, servable.version, signature.name)
-        return call.compute(servable, signature, {name: examples}, len(examples)), len(examples)
+        with self._places.take(servable.name):
+            outputs = call.compute(servable, signature, {name: examples}, len(examples))
+        return outputs, len(examples)
 
     def _find(self, request: Any, call: Call, method: str) -> tuple[Servable, Signature]:
         """Return the version and the signature that a request asks for."""

@@ -19,11 +19,12 @@ from sparkdl.errors import ConfigError
 from sparkdl.serving.asgi import Asgi
 from sparkdl.serving.http_connection import HttpConnection
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody
+from sparkdl.serving.places import MAX_OPEN
 from sparkdl.serving.request_threads import RequestThreads
 
-# Threads for requests that are computed alone, or that are large.
+# Threads in which requests that are large, or have to wait, are read and answered.
 THREADS = 64
-MAX_CONNECTIONS = 1000
+MAX_CONNECTIONS = MAX_OPEN
 MAX_HEADER_BYTES = 1 << 16
 BACKLOG = 1024
 # Seconds after which a connection is closed that has no request, or whose client reads nothing.

@@ -81,7 +81,7 @@ class InferenceRoutes:
         return {
             "name": servable.name,
             "versions": versions,
-            "platform": "tensorflow_savedmodel",
+            "platform": servable.platform,
             "inputs": infer_format.describe(signature.inputs),
             "outputs": infer_format.describe(signature.outputs),
         }

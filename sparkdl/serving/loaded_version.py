@@ -8,6 +8,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +24,9 @@ from sparkdl.serving.batcher import Batcher, BatchFailed
 from sparkdl.serving.batching import Batching
 from sparkdl.serving.calls import Result
 from sparkdl.serving.json_tensors import Array
-from sparkdl.serving.model_process import ModelProcess, serving_signature
-from sparkdl.serving.request_error import RequestError
+from sparkdl.serving.model_process import ModelProcess, platform_of, serving_signature
+from sparkdl.serving.request_error import RequestError, seconds_until, too_late
+from sparkdl.serving.request_threads import RequestThreads
 from sparkdl.serving.signatures import DEFAULT, Signature, TensorInfo, read_signatures
 
 # TensorFlow's exceptions, by code.
@@ -43,6 +45,8 @@ _CODES = {
     "MemoryError": "RESOURCE_EXHAUSTED",
 }
 MAX_MESSAGE = 500
+# Requests that one version computes at the same time without batches.
+THREADS = 64
 # Lines of a message of TensorFlow that tell of its code rather than of the request.
 _CODE_LINE = re.compile(
     r"\s|Graph execution error|Detected at node|File \"|Traceback|\(most recent|$"
@@ -69,8 +73,9 @@ class LoadedVersion:
         num_bytes: the size of its files in bytes.
         batching: the options of batching; None computes each request alone.
         num_clients: see `Batcher`.
-        executor: the thread in which requests without batches wait for the model; by default those
-            of all models.
+        executor: the threads in which requests without batches are computed; by default up to
+            `THREADS` of this version, so that a model that hangs holds no thread of the others.
+        platform: see `Servable`.
     """
 
     def __init__(
@@ -83,44 +88,48 @@ class LoadedVersion:
         batching: Batching | None = None,
         num_clients: Callable[[], int] | None = None,
         executor: Executor | None = None,
+        platform: str = "tensorflow_savedmodel",
     ) -> None:
         self.name = name
         self.version = version
         self.signatures = signatures
         self.num_bytes = num_bytes
         self._function = function
-        self._executor = executor
+        self.platform = platform
+        self._executor = executor or RequestThreads(THREADS, f"sparkdl-{name}-{version}")
+        # Requests refer to this object: when it goes, the last of them was answered.
+        weakref.finalize(self, self._executor.shutdown, wait=False)
         self._queues: dict[str, Batcher] = {}
         for key, signature in signatures.items():
             if batching and signature.has_rows and not key.startswith("__"):
                 compute = functools.partial(self._function, signature)
                 self._queues[key] = queue = Batcher(compute, batching, num_clients)
-                # Requests refer to this object: when it goes, the last of them was answered.
                 weakref.finalize(self, queue.close)
 
     def __repr__(self) -> str:
         return f"<{self.name} version {self.version}>"
 
-    def run(self, signature: Signature, arrays: Mapping[str, Array]) -> Result:
-        """Compute the outputs.
-
-        Raises:
-            RequestError: if the model refuses the inputs, or too many requests wait.
-        """
+    def run(
+        self, signature: Signature, arrays: Mapping[str, Array], deadline: float | None = None
+    ) -> Result:
+        """Compute the outputs, see `Servable`."""
         ordered = [arrays[name] for name in signature.inputs]
         outputs = None
         batch_size = None
         if queue := self._queue_of(signature, ordered):
             # A row of another request may be wrong, or the model does not keep the rows apart.
             with suppress(BatchFailed):
-                outputs, batch_size = queue(ordered)
+                outputs, batch_size = queue(ordered, deadline)
         if outputs is None:
-            outputs = self._function(signature, ordered)
+            future = self._executor.submit(self._function, signature, ordered)
+            try:
+                outputs = future.result(seconds_until(deadline))
+            except FutureTimeoutError:
+                future.cancel()
+                raise too_late() from None
         return Result(dict(zip(signature.outputs, outputs, strict=True)), batch_size)
 
-    async def run_soon(
-        self, signature: Signature, arrays: Mapping[str, Array], pool: Executor
-    ) -> Result:
+    async def run_soon(self, signature: Signature, arrays: Mapping[str, Array]) -> Result:
         """Compute the outputs in other threads, see `Servable`."""
         ordered = [arrays[name] for name in signature.inputs]
         outputs = None
@@ -131,7 +140,7 @@ class LoadedVersion:
         if outputs is None:
             loop = asyncio.get_running_loop()
             alone = functools.partial(self._function, signature, ordered)
-            outputs = await loop.run_in_executor(self._executor or pool, alone)
+            outputs = await loop.run_in_executor(self._executor, alone)
         return Result(dict(zip(signature.outputs, outputs, strict=True)), batch_size)
 
     def _queue_of(self, signature: Signature, arrays: Sequence[Array]) -> Batcher | None:
@@ -298,7 +307,8 @@ def _with_loader(
                 return process(arrays)
 
         loaded = LoadedVersion(
-            name, version, signatures, compute, size, batching, num_clients, executor
+            *(name, version, signatures, compute, size, batching, num_clients, executor),
+            platform=platform_of(process.model),
         )
         # Requests refer to the version: when it goes, the last of them was answered.
         weakref.finalize(loaded, stack.pop_all().close)

@@ -28,6 +28,13 @@ from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import DEFAULT, Signature, TensorInfo
 
 _END_S = 2.0
+# By the loaders that read a format; a function of the user is like Triton's backend for Python.
+_PLATFORMS = {
+    "torch.export": "pytorch_libtorch",
+    "sklearn": "sklearn",
+    "xgboost": "xgboost",
+    "onnx": "onnxruntime_onnx",
+}
 
 _logger = logging.getLogger("sparkdl.serving")
 
@@ -193,6 +200,15 @@ def _encoded(output: Any) -> Any:
         raise RequestError("INTERNAL", "the model has returned None for a text, which has no form")
     encoded = [text.encode() for text in texts]
     return np.array([*encoded, None], object)[:-1].reshape(output.shape)
+
+
+def platform_of(model: LoaderModel) -> str:
+    """Return the framework of a model in the names of Triton, and of KServe where Triton has none.
+
+    Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide, and
+    `modelFormat` of https://kserve.github.io/website/docs/reference/crd-api
+    """
+    return _PLATFORMS.get(model.loader, "python")
 
 
 def serving_signature(model: LoaderModel) -> Signature:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,14 +31,15 @@ class FakeModel:
         self.signatures = {key: signature for key, (signature, _) in functions.items()}
         self._functions = {key: function for key, (_, function) in functions.items()}
 
-    def run(self, signature: Signature, arrays: Mapping[str, Any]) -> Result:
+    platform = "tensorflow_savedmodel"
+
+    def run(
+        self, signature: Signature, arrays: Mapping[str, Any], deadline: float | None = None
+    ) -> Result:
         return Result(self._functions[signature.name](**arrays))
 
-    async def run_soon(
-        self, signature: Signature, arrays: Mapping[str, Any], pool: Executor
-    ) -> Result:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, self.run, signature, arrays)
+    async def run_soon(self, signature: Signature, arrays: Mapping[str, Any]) -> Result:
+        return await asyncio.to_thread(self.run, signature, arrays)
 
 
 class FakeCatalog:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparkdl.inference.loader_model import LoaderModel
+from sparkdl.serving.model_process import platform_of
 from tests.serving.fakes import client, half_plus_three, named
 
 HOST = {"Host": "localhost"}
@@ -125,3 +127,16 @@ def test_a_wrong_length_of_the_json_is_status_400(length: str) -> None:
     except UnicodeEncodeError:
         pytest.skip("the client refuses the header")
     assert response.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("loader", "platform"),
+    [
+        ("onnx", "onnxruntime_onnx"),
+        ("torch.export", "pytorch_libtorch"),
+        ("sklearn", "sklearn"),
+        ("embedder:load", "python"),
+    ],
+)
+def test_the_platform_is_that_of_the_loader(loader: str, platform: str) -> None:
+    assert platform_of(LoaderModel(loader=loader, inputs=())) == platform
