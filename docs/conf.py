@@ -38,6 +38,7 @@ navigation = {
         "docs/reproducing",
         "docs/models",
         "docs/serving",
+        "docs/serving-clients",
         "docs/monitoring",
         "docs/workflow",
     ],

@@ -12,5 +12,5 @@ fail() {
 }
 
 . "$(dirname "$(realpath "$0")")/environment.sh"
-environment "$folder" "the clients of Triton and KServe (about 150 MB, once)" 600 'tritonclient[http]>=2.73' 'kserve>=0.21'
+environment "$folder" "the clients of Triton and KServe (about 150 MB, once)" 600 'tritonclient[http,grpc]>=2.73' 'kserve>=0.21'
 echo "$folder/bin/python"

@@ -17,7 +17,10 @@ from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.tensorflow_routes import TensorFlowRoutes
 
-METRICS_PATH = "/monitoring/prometheus/metrics"
+# The address of TensorFlow Serving, and the one that Prometheus asks unless it is told another.
+METRICS_PATHS = ("/monitoring/prometheus/metrics", "/metrics")
+# The forms in which a body may be packed, as zlib counts them.
+_WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 # A scheduler of containers asks for these without a token. They tell nothing of the models.
 PROBES = ("/v2/health/live", "/v2/health/ready")
@@ -113,7 +116,7 @@ class Application:
 
     def _read(self, request: HttpRequest, call: Call) -> Answer | Work:
         path = request.path
-        if path == METRICS_PATH and self._metrics and request.method in ("GET", "HEAD"):
+        if path in METRICS_PATHS and self._metrics and request.method in ("GET", "HEAD"):
             data, kind = self._metrics()
             return Answer(data, content_type=kind)
         if path.lower().startswith("/v1/"):
@@ -148,16 +151,16 @@ class Application:
     def _body(self, request: HttpRequest) -> bytes:
         data = request.body
         encoding = request.headers.get("content-encoding", "identity").lower()
-        if encoding == "gzip":
-            unpacker = zlib.decompressobj(wbits=31)
+        if encoding in _WINDOW_BITS:
+            unpacker = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
             try:
                 data = unpacker.decompress(data, self._max_body_bytes + 1)
             except zlib.error as exc:
-                raise invalid(f"the body is not packed by gzip: {exc}") from None
+                raise invalid(f"the body is not packed by {encoding}: {exc}") from None
             if not unpacker.eof and len(data) <= self._max_body_bytes:
                 raise invalid("the packed body ends too early")
         elif encoding != "identity":
-            raise invalid(f"Content-Encoding is {encoding!r}; expected gzip, or none")
+            raise invalid(f"Content-Encoding is {encoding!r}; expected gzip, deflate, or none")
         if len(data) > self._max_body_bytes:
             raise RequestError("TOO_LARGE", f"the body is larger than {self._max_body_bytes} bytes")
         return data

@@ -76,6 +76,10 @@ class Catalog(Protocol):
     """The models that a server has."""
 
     @property
+    def names(self) -> list[str]:
+        """The names of the models."""
+
+    @property
     def loads_on_demand(self) -> bool:
         """`find` may wait until a model is loaded."""
 

@@ -1,36 +1,34 @@
 """Runs on the driver. TensorFlow Serving's gRPC services, of which some methods are answered.
 
-Predict, Classify, Regress, GetModelMetadata and GetModelStatus are; all others are answered with
-UNIMPLEMENTED.
+Predict, Classify, Regress, GetModelMetadata and GetModelStatus are; all others are refused with
+UNIMPLEMENTED and the reason. The services of the Open Inference Protocol are beside them.
 Source: https://github.com/tensorflow/serving/tree/master/tensorflow_serving/apis
 """
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
 from sparkdl.serving import example_format, grpc_messages
-from sparkdl.serving.calls import Call, Catalog, Observer, Servable, call_of, tell
+from sparkdl.serving.calls import Call, Catalog, Observer, Servable
+from sparkdl.serving.grpc_inference import GrpcInference
+from sparkdl.serving.grpc_methods import GrpcMethods
 from sparkdl.serving.json_tensors import Array
-from sparkdl.serving.messages import MAX_MESSAGE
 from sparkdl.serving.places import Places
 from sparkdl.serving.predict_format import rows_of
-from sparkdl.serving.request_checks import check_token
-from sparkdl.serving.request_error import RequestError, invalid
+from sparkdl.serving.request_error import invalid
 from sparkdl.serving.signatures import Signature, signature_of
 
-# Computes the answer of a request.
-Method = Callable[[Any, Call], Any]
-
-_logger = logging.getLogger("sparkdl.serving")
+_MULTIPLE = {"MultiInference": "send a request for each of the tasks: Classify or Regress"}
+_RELOAD = {
+    "HandleReloadConfigRequest": "the server finds new versions and aliases by itself; its models "
+    "are those with which it was started"
+}
 
 
 class GrpcServices:
-    """The services of a model server.
+    """The services of a model server, with those of the Open Inference Protocol.
 
     Args:
         catalog: the models.
@@ -49,8 +47,7 @@ class GrpcServices:
         max_bytes: int = 1 << 26,
     ) -> None:
         self._catalog = catalog
-        self._token = token
-        self._observers = observers
+        self._methods = GrpcMethods(token, observers)
         self._max_bytes = max_bytes
         self._places = Places()
 
@@ -64,52 +61,26 @@ class GrpcServices:
             regression_pb2,
         )
 
-        metadata = get_model_metadata_pb2
-        status = get_model_status_pb2
+        handler = self._methods.handler
+        described = get_model_metadata_pb2.GetModelMetadataRequest
         prediction = {
-            "Predict": self._handler(self._predict, predict_pb2.PredictRequest),
-            "Classify": self._handler(self._classify, classification_pb2.ClassificationRequest),
-            "Regress": self._handler(self._regress, regression_pb2.RegressionRequest),
-            "GetModelMetadata": self._handler(self._metadata, metadata.GetModelMetadataRequest),
+            "Predict": handler(self._predict, predict_pb2.PredictRequest),
+            "Classify": handler(self._classify, classification_pb2.ClassificationRequest),
+            "Regress": handler(self._regress, regression_pb2.RegressionRequest),
+            "GetModelMetadata": handler(self._metadata, described),
+            **self._methods.refusals(_MULTIPLE),
         }
-        model = {"GetModelStatus": self._handler(self._status, status.GetModelStatusRequest)}
+        model = {
+            "GetModelStatus": handler(self._status, get_model_status_pb2.GetModelStatusRequest),
+            **self._methods.refusals(_RELOAD),
+        }
         return [
             grpc.method_handlers_generic_handler(
                 "tensorflow.serving.PredictionService", prediction
             ),
             grpc.method_handlers_generic_handler("tensorflow.serving.ModelService", model),
+            *GrpcInference(self._catalog, self._methods, self._places).handlers(),
         ]
-
-    def _handler(self, method: Method, request_class: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(
-            # The bytes of the request are read below, where a wrong message gets its own code.
-            lambda data, context: self._answer(method, request_class, data, context),
-            response_serializer=lambda message: message.SerializeToString(),
-        )
-
-    def _answer(self, method: Method, request_class: Any, data: bytes, context: Any) -> Any:
-        metadata = dict(context.invocation_metadata())
-        call = call_of(str(metadata.get("x-request-id", "")))
-        left_s = context.time_remaining()
-        if left_s is not None and left_s < threading.TIMEOUT_MAX:
-            call.deadline = time.monotonic() + left_s
-        context.send_initial_metadata((("x-request-id", call.id),))
-        error = None
-        try:
-            if self._token is not None:
-                check_token(str(metadata.get("authorization", "")), self._token)
-            return method(_parse(request_class, data), call)
-        except RequestError as exc:
-            error = exc
-        except Exception:
-            _logger.exception("request %s: cannot answer by gRPC", call.id)
-            text = f"the server failed; its log has the reason under {call.id}"
-            error = RequestError("INTERNAL", text)
-        finally:
-            if call.method:
-                call.note_status(error.status if error else 200)
-                tell(self._observers, call)
-        context.abort(grpc.StatusCode[error.code], str(error)[:MAX_MESSAGE])
 
     # ---- methods
 
@@ -191,15 +162,6 @@ class GrpcServices:
 
         states = self._catalog.status(*_model_spec(request))
         return ParseDict({"model_version_status": states}, GetModelStatusResponse())
-
-
-def _parse(request_class: Any, data: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
-    try:
-        return request_class.FromString(data)
-    except DecodeError:
-        raise invalid(f"the request is no {request_class.DESCRIPTOR.full_name}") from None
 
 
 def _model_spec(request: Any) -> tuple[str, int | None, str | None]:

@@ -26,6 +26,8 @@ from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import Signature, TensorInfo
 
 MAX_ELEMENTS = 1 << 40
+# The parameter of a tensor that a client of Triton has written into memory of its host.
+SHARED_MEMORY = "shared_memory_region"
 # The names of dtypes in the protocol.
 DATATYPES = {
     "bool": "BOOL",
@@ -91,8 +93,25 @@ def describe(infos: Mapping[str, TensorInfo]) -> list[dict[str, Any]]:
     ]
 
 
+def signature_name(parameters: Any) -> str:
+    """Return the name of the signature in the parameters of a request; empty if there is none.
+
+    Raises:
+        RequestError: if the name is no text.
+    """
+    name = parameters.get("signature_name", "") if isinstance(parameters, dict) else ""
+    if not isinstance(name, str):
+        raise invalid("the parameter signature_name is no text")
+    return name
+
+
 def read(content: Mapping[str, Any], signature: Signature, binary: bytes = b"") -> InferRequest:
     """Return the inputs of a request.
+
+    Args:
+        content: its JSON object.
+        signature: the signature that the request names.
+        binary: the bytes behind the object.
 
     Raises:
         RequestError: if the inputs do not fit the signature.
@@ -108,6 +127,7 @@ def read(content: Mapping[str, Any], signature: Signature, binary: bytes = b"") 
             raise invalid(f"the model has no input {name!r}; it has {names}")
         if name in arrays:
             raise invalid(f"input {name!r} is there twice")
+        _check_memory(tensor, f"input {name!r}")
         size = _parameters(tensor).get("binary_data_size")
         if size is None:
             arrays[name] = _from_data(tensor, signature.inputs[name])
@@ -135,6 +155,15 @@ def _parameters(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters if isinstance(parameters, dict) else {}
 
 
+def _check_memory(tensor: Mapping[str, Any], name: str) -> None:
+    """Validate that a tensor is in the request, or belongs into the answer."""
+    if SHARED_MEMORY in _parameters(tensor):
+        raise RequestError(
+            "UNIMPLEMENTED",
+            f"{name} is in shared memory, which this server does not read; send the tensor itself",
+        )
+
+
 def _outputs(outputs: Any, signature: Signature) -> dict[str, bool]:
     is_binary = {}
     for output in outputs if isinstance(outputs, list) else []:
@@ -143,6 +172,10 @@ def _outputs(outputs: Any, signature: Signature) -> dict[str, bool]:
             raise invalid(
                 f"the model has no output {name!r}; it has {', '.join(signature.outputs)}"
             )
+        _check_memory(output, f"output {name!r}")
+        if _parameters(output).get("classification"):
+            text = f"output {name!r} is asked for as classes; ask for its values"
+            raise RequestError("UNIMPLEMENTED", text)
         is_binary[name] = bool(_parameters(output).get("binary_data"))
     return is_binary
 
@@ -222,6 +255,25 @@ def _texts(data: bytes, name: str) -> list[bytes]:
 # ---- answers
 
 
+def chosen(
+    request: InferRequest, signature: Signature, outputs: Mapping[str, Array]
+) -> list[tuple[dict[str, Any], Array]]:
+    """Return the outputs that a request asks for: the description and the values of each.
+
+    Raises:
+        RequestError: if an output is ragged.
+    """
+    tensors = []
+    for name in request.outputs or outputs:
+        if signature.outputs[name].is_ragged:
+            raise RequestError("UNIMPLEMENTED", f"output {name!r} is ragged: name other outputs")
+        array = np.asarray(outputs[name])
+        dtype = signature.outputs[name].dtype
+        datatype = DATATYPES.get(dtype, dtype.upper())
+        tensors.append(({"name": name, "datatype": datatype, "shape": list(array.shape)}, array))
+    return tensors
+
+
 def answer(
     head: Mapping[str, Any],
     request: InferRequest,
@@ -236,17 +288,12 @@ def answer(
         signature: the signature.
         outputs: the outputs by name.
     """
-    is_binary_by_name = request.outputs or dict.fromkeys(outputs, request.is_binary)
     tensors = []
     parts = []
-    for name, is_binary in is_binary_by_name.items():
-        if signature.outputs[name].is_ragged:
-            raise RequestError("UNIMPLEMENTED", f"output {name!r} is ragged: name other outputs")
-        array = np.asarray(outputs[name])
-        dtype = signature.outputs[name].dtype
-        tensor = {"name": name, "datatype": DATATYPES.get(dtype), "shape": list(array.shape)}
-        if is_binary:
-            parts.append(_to_bytes(array))
+    for tensor, array in chosen(request, signature, outputs):
+        name = tensor["name"]
+        if request.outputs.get(name, request.is_binary):
+            parts.append(to_bytes(array))
             tensors.append({**tensor, "parameters": {"binary_data_size": len(parts[-1])}})
         else:
             tensors.append({**tensor, "data": plain(array.ravel(), name)})
@@ -255,7 +302,13 @@ def answer(
     return b"".join([text, *parts]), len(text) if parts else None
 
 
-def _to_bytes(array: Array) -> bytes:
+def to_bytes(array: Array) -> bytes:
+    """Return the values of a tensor, each string with its length in four bytes before it.
+
+    Example:
+        >>> to_bytes(np.array([1, 258], "int16")), to_bytes(np.array([b"hi"], object))
+        (b'\\x01\\x00\\x02\\x01', b'\\x02\\x00\\x00\\x00hi')
+    """
     if array.dtype.kind in "OS":
         values = [v if isinstance(v, bytes) else str(v).encode() for v in array.ravel().tolist()]
         return b"".join(struct.pack("<I", len(value)) + value for value in values)

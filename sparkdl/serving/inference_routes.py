@@ -7,15 +7,14 @@ import functools
 import re
 from typing import Any
 
-from sparkdl._version import __version__
-from sparkdl.serving import infer_format
+from sparkdl.serving import infer_format, model_descriptions
 from sparkdl.serving.calls import Call, Catalog, Servable, Work
-from sparkdl.serving.json_tensors import Array
+from sparkdl.serving.json_tensors import Array, parse
 from sparkdl.serving.messages import Answer, HttpRequest, json_answer
 from sparkdl.serving.predict_format import rows_of
 from sparkdl.serving.request_checks import version_number
 from sparkdl.serving.request_error import RequestError, not_found
-from sparkdl.serving.signatures import DEFAULT, Signature, signature_of
+from sparkdl.serving.signatures import Signature, signature_of
 
 _LENGTH = "Inference-Header-Content-Length"
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/ready|/infer)?")
@@ -45,15 +44,19 @@ class InferenceRoutes:
         path = request.path.rstrip("/")
         is_get = request.method in ("GET", "HEAD")
         if is_get and path == "/v2":
-            extensions = ["binary_tensor_data"]
-            return json_answer(
-                {"name": "sparkdl", "version": __version__, "extensions": extensions}
-            )
+            return json_answer(model_descriptions.of_server())
         if is_get and path == "/v2/health/live":
             return json_answer({"live": True})
         if is_get and path == "/v2/health/ready":
             is_ready = self._catalog.ready()
             return json_answer({"ready": is_ready}, 200 if is_ready else 503)
+        if request.method == "POST" and path == "/v2/repository/index":
+            content = parse(body) if body.strip() else {}
+            ready_only = content.get("ready") is True
+            return json_answer(model_descriptions.of_repository(self._catalog, ready_only))
+        for beginning, text in model_descriptions.REFUSED_PATHS.items():
+            if path.startswith(f"/v2/{beginning}"):
+                raise RequestError("UNIMPLEMENTED", text)
         match = _MODEL.fullmatch(path)
         if match is None or is_get == (match[3] == "/infer"):
             raise not_found(f"there is no {request.method} {request.path}")
@@ -65,7 +68,7 @@ class InferenceRoutes:
             call.method = "infer"
         servable = self._catalog.find(name, version)
         if action is None:
-            return json_answer(self._metadata(servable))
+            return json_answer(model_descriptions.of_model(self._catalog, servable))
         call.note_version(servable)
         return _infer_work(servable, request, body)
 
@@ -73,27 +76,11 @@ class InferenceRoutes:
         is_ready = self._catalog.is_ready(name, version)
         return json_answer({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
-    def _metadata(self, servable: Servable) -> dict[str, Any]:
-        first, *_ = servable.signatures.values()
-        signature = servable.signatures.get(DEFAULT, first)
-        states = self._catalog.status(servable.name)
-        versions = [state["version"] for state in states if state["state"] == "AVAILABLE"]
-        return {
-            "name": servable.name,
-            "versions": versions,
-            "platform": servable.platform,
-            "inputs": infer_format.describe(signature.inputs),
-            "outputs": infer_format.describe(signature.outputs),
-        }
-
 
 def _infer_work(servable: Servable, request: HttpRequest, body: bytes) -> Work:
     content, binary = infer_format.split(body, request.headers.get(_LENGTH.lower()))
-    parameters = content.get("parameters")
-    name = parameters.get("signature_name") if isinstance(parameters, dict) else None
-    if name is not None and not isinstance(name, str):
-        raise RequestError("INVALID_ARGUMENT", "the parameter signature_name is no text")
-    signature = signature_of(servable.signatures, name or "")
+    name = infer_format.signature_name(content.get("parameters"))
+    signature = signature_of(servable.signatures, name)
     inputs = infer_format.read(content, signature, binary)
     head = {"model_name": servable.name, "model_version": str(servable.version)}
     reply = functools.partial(_infer_answer, head, inputs, signature)

@@ -17,7 +17,7 @@ __all__ = ["check_commands", "check_setting", "check_usage"]
 PROGRAMS = {
     *("cp", "mkdir", "cd", "export", "chmod", "echo", "jq", "tail", "tensorboard", "git"),
     *("spark-class", "venv-pack", "hdfs", "java", "ulimit", "command", "ssh"),
-    *("aws", "bash", "docker", "gcloud", "kubectl"),
+    *("aws", "bash", "curl", "docker", "gcloud", "kubectl"),
 }
 # What stands for a value in the description of a command, and such a value.
 VALUES = {"AGE": "30d", "N": "3", "TRIAL": "3", "VERSION": "3", "TRIALS": "failed"}

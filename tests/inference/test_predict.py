@@ -418,7 +418,7 @@ def wrong(**given: Any) -> dict[str, Any]:
         (wrong(prediction_col=["a", "b"]), r"names 2 column\(s\); the model has 1 output"),
         (
             wrong(prediction_col={"a": "b"}),
-            r"names the output 'a'; the model has the outputs 'output'",
+            r"names the output 'a'; the model has the outputs 'output_0'",
         ),
         (wrong(prediction_col=3), r"prediction_col is 3"),
         (wrong(batch_size=0), r"batch_size is 0"),

@@ -15,7 +15,16 @@ from sparkdl.serving.request_error import RequestError, not_found
 from sparkdl.serving.request_threads import RequestThreads
 from sparkdl.serving.signatures import Signature, TensorInfo
 
-__all__ = ["Client", "FakeCatalog", "FakeModel", "Page", "client", "half_plus_three", "named"]
+__all__ = [
+    "Client",
+    "FakeCatalog",
+    "FakeModel",
+    "Page",
+    "client",
+    "half_plus_three",
+    "named",
+    "tensor",
+]
 
 
 def tensor(name: str, dtype: str, *shape: int | None) -> tuple[str, TensorInfo]:
@@ -46,6 +55,10 @@ class FakeCatalog:
     """The newest version of each model takes requests; the label `first` names version 1."""
 
     loads_on_demand = False
+
+    @property
+    def names(self) -> list[str]:
+        return [*dict.fromkeys(name for name, _ in self._models)]
 
     def __init__(self, models: Sequence[FakeModel]) -> None:
         self._models = {(model.name, model.version): model for model in models}

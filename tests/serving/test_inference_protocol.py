@@ -119,6 +119,41 @@ def test_a_wrong_request_is_status_400(body: Any, message: str) -> None:
     assert message in json.loads(response.text)["error"]
 
 
+def test_the_versions_of_all_models_are_listed() -> None:
+    page = client(half_plus_three(), half_plus_three(1), named())
+    for body in (b"", b"{}", b'{"ready": true}'):
+        response = page.post("/v2/repository/index", body, headers=HOST)
+        assert response.status_code == 200
+        assert [(one["name"], one["version"], one["state"]) for one in response.json] == [
+            *(("half_plus_three", "123", "READY"), ("named", "1", "READY")),
+        ]
+    assert page.get("/v2/repository/index", headers=HOST).status_code == 404
+    assert page.post("/v2/repository/index", b"[]", headers=HOST).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/v2/systemsharedmemory/region/r/register", "send the tensors in the request"),
+        ("/v2/cudasharedmemory/status", "send the tensors in the request"),
+        ("/v2/repository/models/half_plus_three/load", "loads and unloads models by itself"),
+    ],
+)
+def test_what_only_triton_has_is_status_501_with_the_reason(path: str, text: str) -> None:
+    response = client(half_plus_three()).post(path, b"{}", headers=HOST)
+    assert response.status_code == 501 and text in response.json["error"]
+
+
+def test_shared_memory_and_classes_are_status_501() -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    for body in (
+        {"inputs": [x(parameters=region)]},
+        {"inputs": [x()], "outputs": [{"name": "y", "parameters": region}]},
+        {"inputs": [x()], "outputs": [{"name": "y", "parameters": {"classification": 2}}]},
+    ):
+        assert infer(body).status_code == 501
+
+
 @pytest.mark.parametrize("length", ["-1", "x", "100000", "²"])
 def test_a_wrong_length_of_the_json_is_status_400(length: str) -> None:
     headers = {"Inference-Header-Content-Length": length}

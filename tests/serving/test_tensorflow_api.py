@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from typing import Any
 
 import numpy as np
@@ -237,6 +238,9 @@ def test_a_packed_body_is_unpacked_up_to_the_limit() -> None:
     body = json.dumps({"instances": [1.0]}).encode()
     encoding = {"Content-Encoding": "gzip"}
     assert post(f"{HALF}:predict", gzip.compress(body), **encoding)[0] == 200
+    deflate = {"Content-Encoding": "deflate"}
+    assert post(f"{HALF}:predict", zlib.compress(body), **deflate)[0] == 200
+    assert post(f"{HALF}:predict", body, **deflate)[0] == 400
     assert post(f"{HALF}:predict", body, **encoding)[0] == 400
     assert post(f"{HALF}:predict", gzip.compress(body)[:-9], **encoding)[0] == 400
     page = client(half_plus_three(), max_body_bytes=1000)
@@ -287,6 +291,13 @@ def test_without_a_token_pages_of_other_hosts_are_refused(origin: str, status: i
     headers = {"Host": "127.0.0.2:8501", "Origin": origin}
     response = page.post(f"{HALF}:predict", data=b'{"instances": [1]}', headers=headers)
     assert response.status_code == status
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/monitoring/prometheus/metrics"])
+def test_metrics_have_the_addresses_of_prometheus_and_tensorflow_serving(path: str) -> None:
+    page = client(half_plus_three(), metrics=lambda: (b"up 1", "text/plain"))
+    response = page.get(path, headers=HOST)
+    assert (response.status_code, response.text) == (200, "up 1")
 
 
 def test_probe_does_not_unpack_its_body() -> None:

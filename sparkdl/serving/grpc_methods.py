@@ -1,0 +1,100 @@
+"""Runs on the driver. Answer methods of gRPC: access, errors, and the note of each request."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+
+from sparkdl.serving.calls import Call, Observer, call_of, tell
+from sparkdl.serving.inference_messages import message_class
+from sparkdl.serving.messages import MAX_MESSAGE
+from sparkdl.serving.request_checks import check_token
+from sparkdl.serving.request_error import RequestError, invalid
+
+# Computes the answer of a request.
+Method = Callable[[Any, Call], Any]
+
+_logger = logging.getLogger("sparkdl.serving")
+
+
+class GrpcMethods:
+    """Makes handlers of methods.
+
+    Args:
+        token: the secret that a request has to carry; None for a server that only this host
+            reaches.
+        observers: told of each request to a model.
+    """
+
+    def __init__(self, token: str | None, observers: Sequence[Observer]) -> None:
+        self._token = token
+        self._observers = observers
+
+    def handler(self, method: Method, request_class: Any, is_probe: bool = False) -> Any:
+        """Return the handler of a method.
+
+        Args:
+            method: computes the answer.
+            request_class: the class of its requests.
+            is_probe: anyone may ask: a scheduler of containers has no token.
+        """
+        return grpc.unary_unary_rpc_method_handler(
+            # The bytes of the request are read below, where a wrong message gets its own code.
+            lambda data, context: self._answer(method, request_class, is_probe, data, context),
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+    def refusals(self, reasons: Mapping[str, str]) -> dict[str, Any]:
+        """Return the handlers of methods that this server does not have.
+
+        Args:
+            reasons: the reason for each method, which its clients are told.
+        """
+        # A message without fields keeps those that it does not know.
+        any_request = message_class("ServerLiveRequest")
+
+        def refuse(reason: str) -> Method:
+            def method(request: Any, call: Call) -> Any:
+                raise RequestError("UNIMPLEMENTED", reason)
+
+            return method
+
+        return {name: self.handler(refuse(text), any_request) for name, text in reasons.items()}
+
+    def _answer(
+        self, method: Method, request_class: Any, is_probe: bool, data: bytes, context: Any
+    ) -> Any:
+        metadata = dict(context.invocation_metadata())
+        call = call_of(str(metadata.get("x-request-id", "")))
+        left_s = context.time_remaining()
+        if left_s is not None and left_s < threading.TIMEOUT_MAX:
+            call.deadline = time.monotonic() + left_s
+        context.send_initial_metadata((("x-request-id", call.id),))
+        error = None
+        try:
+            if self._token is not None and not is_probe:
+                check_token(str(metadata.get("authorization", "")), self._token)
+            return method(_parse(request_class, data), call)
+        except RequestError as exc:
+            error = exc
+        except Exception:
+            _logger.exception("request %s: cannot answer by gRPC", call.id)
+            text = f"the server failed; its log has the reason under {call.id}"
+            error = RequestError("INTERNAL", text)
+        finally:
+            if call.method:
+                call.note_status(error.status if error else 200)
+                tell(self._observers, call)
+        context.abort(grpc.StatusCode[error.code], str(error)[:MAX_MESSAGE])
+
+
+def _parse(request_class: Any, data: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return request_class.FromString(data)
+    except DecodeError:
+        raise invalid(f"the request is no {request_class.DESCRIPTOR.name}") from None
