@@ -12,7 +12,7 @@ from sparkdl.context import Context
 from sparkdl.data.batch_map import Map
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
-from sparkdl.data.dataset_report import report_dataset
+from sparkdl.data.dataset_report import record_columns, report_dataset
 from sparkdl.data.lanes import WINDOW_ROWS, Pass
 from sparkdl.data.length_buckets import WINDOW_BATCHES
 from sparkdl.data.loaders import Plan
@@ -29,14 +29,7 @@ from sparkdl.errors import ConfigError, suggest
 from sparkdl.host.supported_versions import check_versions
 from sparkdl.options import check_count, with_keywords_of
 
-__all__ = [
-    "Batches",
-    "make_dataset",
-    "passes",
-    "rows_of",
-    "takes_batches",
-    "whole_share",
-]
+__all__ = ["Batches", "make_dataset", "passes", "rows_of", "takes_batches", "whole_share"]
 
 # A reader of fewer rows needs no time, whichever piece they are in.
 MANY_ROWS = 1 << 16
@@ -265,6 +258,8 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     mapped = batches.mapped(source.columns, lambda: next(blocks.arrays()) if samples else None)
     # An elastic gang leaves out the rows of lost ranks, and no rank knows which.
     has_state = not (me.is_elastic or batches.bucket_by or batches.epochs > 1)
+
+    record_columns(source.name, mapped or selection, source.schema, source.options)
 
     def rows_in(blocks: Blocks, part: Share, **more: Any) -> Rows:
         num_rows = sum(rows.stop - rows.start for rows in part.ranges)

@@ -2,10 +2,18 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from sparkdl import context
-from sparkdl.files.layout import DATA
+from sparkdl.data.column_record import ColumnRecord
+from sparkdl.data.column_selection import ColumnSelection
+from sparkdl.data.mapped_blocks import MappedColumns
+from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import COLUMNS, DATA
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -57,6 +65,43 @@ def report_dataset(
     if me.folder:
         line = json.dumps(record).encode() + b"\n"
         with Path(me.folder, DATA).open("ab") as file:
+            file.write(line)
+
+
+def record_columns(
+    name: str,
+    chosen: ColumnSelection | MappedColumns,
+    schema: pa.Schema | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Record what a reader was told about the columns, for predictions; only the chief does.
+
+    Args:
+        name: the source as the user would call it.
+        chosen: the columns that were selected, or with those that `map` computes.
+        schema: names and Arrow types of the stored columns; None for a source without such types.
+        options: the arguments `fill`, `pad` and `decode` of the reader.
+    """
+    me = context.current()
+    if not me.is_chief or not me.folder:
+        return
+    mapped = chosen if isinstance(chosen, MappedColumns) else None
+    selection = chosen.selection if isinstance(chosen, MappedColumns) else chosen
+    fields = {} if schema is None else {field.name: field for field in schema}
+    names = ColumnSelection(selection.features).names
+    record = ColumnRecord(
+        data=name,
+        features=selection.features,
+        labels=selection.labels,
+        **{key: options.get(key) or {} for key in ("fill", "pad", "decode")},
+        types={each: str(fields[each].type) for each in names if each in fields},
+        function=mapped.batch_map.name if mapped else None,
+        computed=tuple(mapped.outputs) if mapped else (),
+    )
+    line = to_json(record.to_dict()).encode() + b"\n"
+    with Path(me.folder, COLUMNS).open("a+b") as file:
+        file.seek(0)
+        if line not in file.readlines():  # A program may call a reader in each epoch.
             file.write(line)
 
 

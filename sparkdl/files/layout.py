@@ -52,6 +52,7 @@ RESULTS = "results"
 PRINTED = "printed"
 ROWS = "rows"
 DATA = "data.jsonl"
+COLUMNS = "columns.jsonl"
 FILES = "files.jsonl"
 ASKS = "asks.jsonl"
 ORDERS = "orders.jsonl"
@@ -61,7 +62,10 @@ EXACT = "exact"
 
 # The files that an attempt leaves in the folder of its trial, beside those of its processes.
 PER_ATTEMPT = frozenset(
-    (ERROR, RESULT, ARTIFACTS, TENSORBOARD, RANKS, RESULTS, DATA, FILES, ASKS, ORDERS, TIMELINE)
+    (
+        *(ERROR, RESULT, ARTIFACTS, TENSORBOARD, RANKS, RESULTS, DATA, COLUMNS, FILES),
+        *(ASKS, ORDERS, TIMELINE),
+    )
 )
 
 
@@ -168,6 +172,11 @@ class TrialPaths:
     def data(self) -> str:
         """The datasets that were read, one JSON line each. Written by the chief."""
         return storage.join(self.folder, DATA)
+
+    @property
+    def columns(self) -> str:
+        """The columns that readers were told of, one JSON line each. Written by the chief."""
+        return storage.join(self.folder, COLUMNS)
 
     @property
     def files(self) -> str:

@@ -1,6 +1,7 @@
 """Runs on the driver. Match feature columns to the inputs of a model before any job starts."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,7 @@ def pads_of(
     selection: ColumnSelection,
     columns: Sequence[Column],
     pad: Mapping[str, Any] | None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, ...]:
     """Return the value that fills up shorter arrays for each input; None if no array is padded.
 
@@ -144,7 +146,8 @@ def pads_of(
         declared: the inputs as the model declares them.
         selection: the feature columns: a tuple with the columns of each input.
         columns: the conversion of each column to an array.
-        pad: values for columns; the others are padded with 0, and texts with "".
+        pad: values for columns.
+        defaults: values for other columns; without one, it is 0, and "" for texts.
 
     Raises:
         ConfigError: if `pad` names a column that cannot be padded, or has a value of another type;
@@ -164,7 +167,8 @@ def pads_of(
             pads.append(None)
             continue
         is_text = column.dtype == object
-        pads.append(values.pop(column.name, "" if is_text else 0))
+        default = defaults.get(column.name, "" if is_text else 0)
+        pads.append(values.pop(column.name, default))
         _check_pad(column, pads[-1])
     if values:
         raise ConfigError(

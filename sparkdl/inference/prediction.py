@@ -19,6 +19,7 @@ from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.predict_task import PredictTask
 from sparkdl.inference.resolve import resolve_model
 from sparkdl.inference.tensor_spec import TensorSpec
+from sparkdl.inference.trained_columns import TrainedColumns
 from sparkdl.options import check_count
 from sparkdl.spark.capabilities import parse_type
 from sparkdl.spark.python import map_in_arrow
@@ -29,7 +30,7 @@ def predict(
     model: Any,
     df: DataFrame,
     *,
-    feature_cols: str | list[str] | tuple[Any, ...] | dict[str, Any],
+    feature_cols: str | list[str] | tuple[Any, ...] | dict[str, Any] | None = None,
     prediction_col: str | Sequence[str] | Mapping[str, str] = "prediction",
     batch_size: int = 1024,
     max_tokens: int | None = None,
@@ -64,7 +65,8 @@ def predict(
             of these by position, or a dict by name of the input. The values of a row are reshaped
             to the shape of the input if their number is the same: 784 values to (28, 28, 1). A
             function or module is called with these arrays as arguments, by position, or for a dict
-            by name.
+            by name. By default those that training has read, for a run, a trial or a version of
+            an exported model; others in another order are refused.
         prediction_col: name of the new column. For several outputs: a prefix for the names
             `prediction_<output>`, a list of names, or a dict from output to column for some of the
             outputs. An output with one number per row becomes a column of numbers, an output with
@@ -77,17 +79,19 @@ def predict(
             and other features that do not tell it. Rows of similar lengths are computed together.
             By default the length of a row is that of its longest array that is padded.
         signature: name of the function of a SavedModel.
-        fill: replacements for nulls in feature columns, by column. Without a replacement, a null
+        fill: replacements for nulls in feature columns, by column; for a run, a trial or a version,
+            also those of the reader in training, for other columns. Without a replacement, a null
             raises an error when the rows are computed.
         decode: dtypes of binary feature columns that contain numbers, such as
-            `{"image": "uint8"}`.
+            `{"image": "uint8"}`; also those of the training, as with `fill`.
         pad: for inputs of variable length, such as `Input((None,))`, whose arrays differ in length:
             the value that fills shorter arrays up to the longest one of a call, by column. By
-            default 0, the value that Keras's masks leave out, and "" for texts. Rows of similar
-            lengths are computed together. An output with a value for each value of the array is cut
-            to the row's own length. Models with ragged inputs get the arrays as they are. The
-            outputs of functions and models of PyTorch are never cut: what returns a value for each
-            value of the array cuts it itself, and returns a list of arrays of the rows' lengths.
+            default the value of the training, as with `fill`, otherwise 0, the value that Keras's
+            masks leave out, and "" for texts. Rows of similar lengths are computed together. An
+            output with a value for each value of the array is cut to the row's own length. Models
+            with ragged inputs get the arrays as they are. The outputs of functions and models of
+            PyTorch are never cut: what returns a value for each value of the array cuts it itself,
+            and returns a list of arrays of the rows' lengths.
         outputs: the outputs of a function or a model of PyTorch, which does not tell them: the type
             of one output in Spark, `float` or `array<float>`, or names and types of several,
             `label string, score float`.
@@ -118,14 +122,20 @@ def predict(
     _check(df, prediction_col, batch_size)
     if errors not in ("raise", "null"):
         raise ConfigError(f"errors is {errors!r}; expected 'raise' or 'null'.")
+    trained = TrainedColumns.of(model)
+    chosen = trained.features() if feature_cols is None else feature_cols
+    trained.check(df.schema, chosen)
+    inputs = ColumnSelection(chosen).names
+    fill, decode = trained.options(df.schema, inputs, fill, decode)
     prepared = prepare_model(
         df,
         model,
-        feature_cols,
+        chosen,
         signature=signature,
         fill=fill,
         decode=decode,
         pad=pad,
+        trained_pads=trained.pads(inputs, pad),
         outputs=outputs,
     ).by_length(df, max_tokens, length_col)
     selected, names = _select_outputs(prepared.outputs, prediction_col)
@@ -229,9 +239,12 @@ def prepare_model(
     fill: Mapping[str, Any] | None = None,
     decode: Mapping[str, str] | None = None,
     pad: Mapping[str, Any] | None = None,
+    trained_pads: Mapping[str, Any] | None = None,
     outputs: str | DataType | None = None,
 ) -> PreparedModel:
     """Load a model and match the columns to its inputs; for the arguments see `predict`.
+
+    `trained_pads` are values for columns that turn out to have arrays of different lengths.
 
     Raises:
         ConfigError: if the model does not exist, or the columns do not match its inputs.
@@ -247,7 +260,7 @@ def prepare_model(
         positions=tuple(df.columns.index(name) for name in requested.names),
         selection=selection,
         inputs=inputs,
-        pads=model_inputs.pads_of(loaded.inputs, selection, columns, pad),
+        pads=model_inputs.pads_of(loaded.inputs, selection, columns, pad, trained_pads or {}),
     )
     try:
         specs = loaded.trace(inputs).outputs

@@ -73,9 +73,8 @@ class KerasTraining(Training):
     def _rows(self, name: str, shuffle: bool) -> Any:
         return self.rows(name, shuffle).map(self._as_model_takes)
 
-    def _as_model_takes(self, columns: Mapping[str, Any], label: Any) -> tuple[Any, ...]:
+    def _as_model_takes(self, features: Any, label: Any, weight: Any = None) -> tuple[Any, ...]:
         """Return `(inputs, labels)` or `(inputs, labels, weights)` of a batch."""
-        features = columns["features"]
         if isinstance(self.features, Mapping):
             inputs = {spec.name: _fit(features[spec.name], spec) for spec in self.inputs}
         else:
@@ -86,7 +85,7 @@ class KerasTraining(Training):
         label = as_loss_takes(label, self.label)
         if not self.weight:
             return inputs, label
-        return inputs, label, as_loss_takes(columns["weight"], self.weight)
+        return inputs, label, as_loss_takes(weight, self.weight)
 
 
 def as_loss_takes(values: Any, name: str) -> Any:

@@ -151,8 +151,7 @@ class _Loop:
         """Return the inputs as tensors, and the labels and the weights as arrays."""
         import torch
 
-        columns, label = batch
-        features = columns["features"]
+        features, label, *weights = batch
         by_name = isinstance(self._training.features, Mapping)
         arrays = {
             spec.name: fit_rows(features[spec.name] if by_name else features, spec, spec.dtype)
@@ -162,7 +161,8 @@ class _Loop:
             TensorSpec(name, array.shape[1:], str(array.dtype)) for name, array in arrays.items()
         )
         tensors = {n: torch.from_numpy(array).to(self._device) for n, array in arrays.items()}
-        return tensors if by_name else next(iter(tensors.values())), label, columns.get("weight")
+        inputs = tensors if by_name else next(iter(tensors.values()))
+        return inputs, label, next(iter(weights), None)
 
     def _labels(self, label: Any, outputs: Any) -> Any:
         """Return labels as losses of PyTorch take them: numbers of classes, or as the outputs."""

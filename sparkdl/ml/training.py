@@ -33,7 +33,7 @@ class Training:
     has_validation: bool
 
     def rows(self, name: str, shuffle: bool) -> Any:
-        """Return this rank's rows: batches of `({"features", "weight"}, label)`.
+        """Return this rank's rows: batches of `(features, label)` or `(features, label, weight)`.
 
         Args:
             name: `train` or `validation`.
@@ -41,13 +41,11 @@ class Training:
         """
         from sparkdl import data
 
-        selection = {"features": self.features}
-        if self.weight:
-            selection["weight"] = self.weight
         return data.dataset(
             name,
-            feature_cols=selection,
+            feature_cols=self.features,
             label_cols=self.label,
+            weight_col=self.weight,
             global_batch_size=self.batch_size,
             shuffle=shuffle,
         )

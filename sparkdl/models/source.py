@@ -109,6 +109,7 @@ def _of_trial(trial: Trial, has_loader: bool) -> Source:
         "seed": trial.seed,
         "checkpoint": chosen.url if chosen and url and url.startswith(chosen.url) else None,
         "data": trial.data,
+        "columns": trial.columns,
         **{name: description[name] for name in _FACTS if name in description},
     }
     return Source(

@@ -217,6 +217,14 @@ class Trial:
         return read_lines(TrialPaths(self.path).data)
 
     @property
+    def columns(self) -> list[dict[str, Any]]:
+        """A record of the columns for each reader: `feature_cols`, `fill`, `map` and so on.
+
+        `experiment.predict` uses it for a model of this trial.
+        """
+        return read_lines(TrialPaths(self.path).columns)
+
+    @property
     def last_value(self) -> float | None:
         """The value, or the last reported value of the metric, for example of a PRUNED trial."""
         if self.value is not None or self.state in (TrialState.COMPLETE, TrialState.INVALID):

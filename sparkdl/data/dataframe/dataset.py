@@ -17,6 +17,7 @@ from sparkdl.data.blocks import ArrowBlocks
 from sparkdl.data.dataframe.receiver import Receiver
 from sparkdl.data.dataframe.row_buffer import RowBuffer
 from sparkdl.data.dataframe.row_passes import RowPasses
+from sparkdl.data.dataset_report import record_columns
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.own_memory import separately_owned
 from sparkdl.data.readers.chosen_rows import row_tests
@@ -90,9 +91,8 @@ def dataset(
     me = context.current()
     buffer = _row_buffer(me, name)
     selection = parsed.select(buffer.schema.names)
-    columns = schema.columns(
-        buffer.schema, selection.names, ragged=ragged, decode=decode, fill=fill, pad=pad
-    )
+    options = {"ragged": ragged, "decode": decode, "fill": fill, "pad": pad}
+    columns = schema.columns(buffer.schema, selection.names, **options)
     passes = RowPasses(me, buffer, parsed, cache, len(received_datasets(me.feed or 0, os.getpid())))
     arrays = Arrays(columns, selection)
     first = passes.first()
@@ -112,6 +112,7 @@ def dataset(
     mapped = parsed.mapped(buffer.schema.names, sample_batch)
     if me.is_chief and (text := schema.describe_conversions(buffer.schema, selection.names)):
         _logger.info("%s: %s", name, text)
+    record_columns(name, mapped or selection, buffer.schema, options)
     is_length_known = me.num_readers > 1 and parsed.steps is None
     if not is_length_known:
         # Keras warns at the end of every dataset of unknown length.

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,11 +35,15 @@ class Source(ABC):
         name: the source as the user would call it, such as its path.
         sizes: number of rows of each piece; the same on every rank.
         columns: names of the columns.
+        schema: names and Arrow types of the columns; None if TensorFlow reads the source.
+        options: the arguments of the reader that are about columns, by name.
     """
 
     name: str
     sizes: Sequence[int]
     columns: Sequence[str]
+    schema: pa.Schema | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def blocks(self, next_pass: Callable[[], Pass], selection: ColumnSelection) -> Blocks:

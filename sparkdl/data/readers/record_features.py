@@ -119,6 +119,17 @@ def parse_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _feature(name, entry) for name, entry in schema.items()}
 
 
+def default_values(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that replace absent features, by name; only those of single values.
+
+    Args:
+        features: the result of `parse_schema`.
+    """
+    defaults = {name: getattr(each, "default_value", None) for name, each in features.items()}
+    arrays = {name: np.asarray(each) for name, each in defaults.items() if each is not None}
+    return {name: each.item() for name, each in arrays.items() if each.size == 1}
+
+
 def _feature(name: str, entry: Any) -> Any:
     if _is_tensor_feature(entry):
         return _described(entry)

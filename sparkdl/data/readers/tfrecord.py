@@ -22,6 +22,7 @@ from sparkdl.data.readers.local_copies import LocalCopies
 from sparkdl.data.readers.paths import Files, Paths, describe, find_again, urls_of
 from sparkdl.data.readers.record_features import (
     RecordFeature,
+    default_values,
     dense,
     inferred_features,
     parse_schema,
@@ -163,18 +164,18 @@ class TFRecordSource(TensorSource):
             inspected = _unpack(pieces["inspected"])
             self.features = inferred_features(inspected)
             self._log_features(inspected)
+        self.options = {"fill": default_values(self.features)}
         self.columns = list(dict.fromkeys([*self.features, *self._of_folders]))
 
     def _log_features(self, inspected: Inspected) -> None:
         if self.features and context.current().is_chief:
+            text = ", ".join(f"{name}: {each.describe()}" for name, each in self.features.items())
             _logger.warning(
                 "%s: the first %d of %d records have %s. Pass schema= if other records differ",
                 self.name,
                 inspected.records,
                 sum(self.sizes),
-                ", ".join(
-                    f"{name}: {feature.describe()}" for name, feature in self.features.items()
-                ),
+                text,
             )
 
     def _num_rows(self, max_rows: int, max_bytes: int) -> int:
@@ -215,9 +216,8 @@ class TFRecordSource(TensorSource):
         """Implement `TensorSource.columns_of`; only a pass in order is read by TensorFlow."""
         import tensorflow as tf
 
-        features = {
-            name: tensor_feature(each) for name, each in self._stored_features(names).items()
-        }
+        stored = self._stored_features(names)
+        features = {name: tensor_feature(each) for name, each in stored.items()}
         keys = self._key_arrays(names)
         if keys:
             features[FILE_NUMBER] = tf.io.FixedLenFeature([], tf.int64)
