@@ -49,7 +49,11 @@ def as_metrics(value: float | Mapping[str, float | None]) -> dict[str, float]:
 def _as_number(name: str, value: Any) -> float:
     try:
         # A loss of PyTorch still has its gradient: float() would warn.
-        return float(value.detach() if hasattr(value, "detach") else value)
+        value = value.detach() if hasattr(value, "detach") else value
+        if getattr(value, "shape", ()) and math.prod(value.shape) == 1:
+            # A tensor or an array with one number. Those of TensorFlow have no `item`.
+            value = (value if hasattr(value, "item") else value.__array__()).item()
+        return float(value)
     except (TypeError, ValueError):
         raise TypeError(
             f"context.report got {name}={value!r} of type {type(value).__name__}; expected a "
