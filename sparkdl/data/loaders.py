@@ -13,12 +13,22 @@ import numpy as np
 from sparkdl.data.array_batches import rebatched
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.data_state import DataState
+from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.stateful_passes import StatefulPasses
 from sparkdl.errors import ConfigError
 from sparkdl.host.optional_packages import require
+
+# The dtypes of floating-point tensors, with the one of NumPy that has their range.
+_FLOATS: dict[str | None, str | None] = {
+    "float32": "float32",
+    "float64": "float64",
+    "float16": "float16",
+    "bfloat16": "float32",
+    None: None,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,12 +216,17 @@ class TorchLoader(Loader):
     Args:
         blocks, plan: see `Loader`.
         pin_memory: copy the tensors to page-locked memory, if there is a GPU of CUDA.
+        dtype: the dtype of floating-point numbers; None keeps that of each column.
     """
 
-    def __init__(self, blocks: Blocks, plan: Plan, pin_memory: bool) -> None:
+    def __init__(self, blocks: Blocks, plan: Plan, pin_memory: bool, dtype: Any) -> None:
         import torch
 
         super().__init__(blocks, plan)
+        self._floats = None if dtype is None else str(dtype).removeprefix("torch.")
+        if self._floats not in _FLOATS:
+            names = ", ".join(repr(name) for name in _FLOATS)
+            raise ConfigError(f"dtype is {dtype!r}; expected one of {names}.")
         self._torch: Any = torch
         self._is_pinned = pin_memory and torch.cuda.is_available()
 
@@ -256,6 +271,15 @@ class TorchLoader(Loader):
         if array.dtype == object:  # Strings, for which PyTorch has no tensor.
             return array.tolist()
         tensor = self._torch.from_numpy(array)
+        if self._floats and array.dtype.kind == "f":
+            in_numpy = _FLOATS[self._floats]
+            if (value := first_inexact(array, in_numpy)) is not None:
+                raise ValueError(
+                    f"a column has {value}, which {self._floats}, the dtype of as_torch, cannot "
+                    "represent. Scale the column, or pass as_torch(dtype=...): 'float64', or None "
+                    "to keep the types of the columns."
+                )
+            tensor = tensor.to(getattr(self._torch, self._floats))
         return tensor.pin_memory() if self._is_pinned else tensor
 
     def _jagged(self, ragged: Ragged) -> Any:
@@ -288,14 +312,15 @@ def _torch_class() -> type[TorchLoader]:
     return type(TorchLoader.__name__, (TorchLoader, IterableDataset), {})
 
 
-def torch_loader(blocks: Blocks, plan: Plan, pin_memory: bool) -> TorchLoader:
+def torch_loader(blocks: Blocks, plan: Plan, pin_memory: bool, dtype: Any) -> TorchLoader:
     """Return the batches as a `torch.utils.data.IterableDataset`, see `TorchLoader`.
 
     Raises:
+        ConfigError: if `dtype` is no dtype of floating-point numbers.
         MissingPackageError: if PyTorch is not installed.
     """
     require("torch", "as_torch()")
-    return _torch_class()(blocks, plan, pin_memory)
+    return _torch_class()(blocks, plan, pin_memory, dtype)
 
 
 class JaxLoader(Loader):

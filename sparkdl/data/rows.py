@@ -88,20 +88,27 @@ class Rows:
         """
         return NumpyLoader(self.blocks, self.plan)
 
-    def as_torch(self, *, pin_memory: bool = False) -> TorchLoader:
+    def as_torch(self, *, pin_memory: bool = False, dtype: Any = "float32") -> TorchLoader:
         """Return the batches as tensors of PyTorch, in place of a `DataLoader`.
 
-        Strings are lists, and a ragged column is a jagged `torch.nested` tensor. Every rank of a
-        gang takes the same number of batches, so no `DistributedSampler` is needed.
+        Columns of float and double become float32, the dtype of the weights of new modules: a
+        module takes floats of its own dtype only. Whole numbers keep their type. Strings are
+        lists, and a ragged column is a jagged `torch.nested` tensor. Every rank of a gang takes
+        the same number of batches, so no `DistributedSampler` is needed.
 
         Args:
             pin_memory: copy the tensors to page-locked memory, from which
                 `tensor.to("cuda", non_blocking=True)` does not wait; ignored without a GPU.
+            dtype: the dtype of columns of float and double, features, labels and weights alike:
+                `float32`, `float64`, `float16` or `bfloat16`, or one of PyTorch. None keeps the
+                type of each column. A finite number that it has no finite number for is an error
+                during iteration.
 
         Returns:
             An object to iterate over once per epoch, with `len()` and `set_epoch(epoch)`.
 
         Raises:
+            ConfigError: if `dtype` is none of these.
             MissingPackageError: if PyTorch is not installed.
 
         Example:
@@ -111,10 +118,10 @@ class Rows:
             >>> rows = data.parquet("three.parquet", batch_size_per_worker=2, label_cols="y")
             >>> for x, y in rows.as_torch():  # doctest: +SKIP
             ...     print(x, y)
-            tensor([0.5000, 1.5000], dtype=torch.float64) tensor([0, 1])
-            tensor([2.5000], dtype=torch.float64) tensor([1])
+            tensor([0.5000, 1.5000]) tensor([0, 1])
+            tensor([2.5000]) tensor([1])
         """
-        return torch_loader(self.blocks, self.plan, pin_memory)
+        return torch_loader(self.blocks, self.plan, pin_memory, dtype)
 
     def as_jax(self) -> JaxLoader:
         """Return the batches as arrays of JAX, on its default device.

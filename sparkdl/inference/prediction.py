@@ -253,7 +253,7 @@ def prepare_model(
     columns = model_inputs.columns_of(df.schema, requested.names, fill=fill, decode=decode)
     stored, loaded = _resolve(model, requested.features, signature, tags, outputs)
     selection = ColumnSelection(model_inputs.columns_by_input(loaded, requested.features))
-    keep_dtypes = stored.library == "function"
+    keep_dtypes = stored.library.startswith(("function", "torch"))
     inputs = model_inputs.complete_inputs(loaded.inputs, selection, columns, keep_dtypes)
     features = FeatureColumns(
         columns=columns,

@@ -14,6 +14,7 @@ from sparkdl.inference.own_modules import OwnModules
 from sparkdl.inference.returned_arrays import arrays_of
 from sparkdl.inference.task_environment import TaskEnvironment, num_cores
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
+from sparkdl.inference.torch_objects import float_dtype
 from sparkdl.inference.traced_model import TracedModel
 
 # Lets torch.load read tensors only, also where it is called by torch.export.load.
@@ -46,12 +47,15 @@ def load_torch(stored: StoredModel, inputs: Sequence[TensorSpec], detect_gpus: b
             with stored.open_local() as path:
                 module, num_rows = load_program(stored.library, path, device)
     names = [spec.name for spec in inputs]
+    floats = float_dtype(module)
+
+    def tensor(array: Any, spec: TensorSpec) -> Any:
+        """Return the rows of an input; floats in the dtype of the weights, as in training."""
+        dtype = floats if spec.dtype.startswith("float") else spec.dtype
+        return torch.tensor(fit_rows(array, spec, np.dtype(dtype)), device=device)
 
     def call(arrays: Sequence[Any]) -> list[Any]:
-        tensors = [
-            torch.tensor(fit_rows(array, spec, np.dtype(spec.dtype)), device=device)
-            for array, spec in zip(arrays, inputs, strict=True)
-        ]
+        tensors = [tensor(*pair) for pair in zip(arrays, inputs, strict=True)]
         with torch.inference_mode(), modules.importable():
             if stored.by_name:
                 returned = module(**dict(zip(names, tensors, strict=True)))

@@ -34,6 +34,18 @@ def save_program(model: Any, file: Any) -> str | None:
     return None
 
 
+def float_dtype(module: Any) -> str:
+    """Return the dtype in which a module takes floats: float64 if its weights have it.
+
+    Example:
+        >>> import torch
+        >>> float_dtype(torch.nn.Linear(1, 1).double()), float_dtype(torch.nn.ReLU())
+        ('float64', 'float32')
+    """
+    weights = {str(each.dtype) for each in module.parameters() if each.is_floating_point()}
+    return "float64" if weights == {"torch.float64"} else "float32"
+
+
 def on_cpu(module: Any) -> Any:
     """Return a module on the CPU: the module itself, or a copy of one that is elsewhere."""
     tensors = (*module.parameters(), *module.buffers())

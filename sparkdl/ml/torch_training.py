@@ -11,6 +11,7 @@ import numpy as np
 
 from sparkdl.data.exact_numbers import first_inexact
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
+from sparkdl.inference.torch_objects import float_dtype
 from sparkdl.ml.params import CLASSIFICATION
 from sparkdl.ml.tasks import check_outputs
 from sparkdl.ml.torch_losses import loss_by_row, name_of
@@ -63,6 +64,7 @@ class _Loop:
         self._device = device
         self._module, self._optimizer = training.make_model()
         self._module.to(device)
+        self._floats = float_dtype(self._module)
         # A state that the optimizer has already goes to the device of the parameters.
         self._optimizer.load_state_dict(self._optimizer.state_dict())
         self._inputs = training.inputs
@@ -154,7 +156,9 @@ class _Loop:
         features, label, *weights = batch
         by_name = isinstance(self._training.features, Mapping)
         arrays = {
-            spec.name: fit_rows(features[spec.name] if by_name else features, spec, spec.dtype)
+            spec.name: fit_rows(
+                features[spec.name] if by_name else features, spec, self._dtype(spec)
+            )
             for spec in self._training.inputs
         }
         self._inputs = tuple(
@@ -163,6 +167,10 @@ class _Loop:
         tensors = {n: torch.from_numpy(array).to(self._device) for n, array in arrays.items()}
         inputs = tensors if by_name else next(iter(tensors.values()))
         return inputs, label, next(iter(weights), None)
+
+    def _dtype(self, spec: TensorSpec) -> str:
+        """Return the dtype of an input; floats have that of the weights."""
+        return self._floats if spec.dtype.startswith("float") else spec.dtype
 
     def _labels(self, label: Any, outputs: Any) -> Any:
         """Return labels as losses of PyTorch take them: numbers of classes, or as the outputs."""

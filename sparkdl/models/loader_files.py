@@ -24,7 +24,7 @@ from sparkdl.inference.loader_model import (
 )
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.torch_files import TORCH_FILES
-from sparkdl.inference.torch_objects import is_torch, on_cpu, save_program
+from sparkdl.inference.torch_objects import float_dtype, is_torch, on_cpu, save_program
 from sparkdl.models.saved_model import SERVING
 
 # Lengths of an axis without a fixed one, on which a model is called to learn its outputs.
@@ -183,6 +183,8 @@ def write_format(model: Any, loader: str, folder: Path, signature: Any) -> None:
             example = example_of(signature)
     else:
         example = example_of(signature)
+        if loader == "torch.export" and not hasattr(model, "graph_signature"):
+            example = _in_dtype_of(model, example)
         _write_object(model, loader, files, example)
     described = LoaderModel(loader=loader, inputs=example.inputs, by_name=example.by_name)
     _write_described(described, folder, example)
@@ -196,6 +198,20 @@ def _write_object(model: Any, loader: str, files: Path, example: Example) -> Non
         write_model_object(model, "sklearn", files)
     else:
         _booster_of(model).save_model(files / "model.ubj")
+
+
+def _in_dtype_of(module: Any, example: Example) -> Example:
+    """Return rows whose floats have the dtype of the weights of a module, as in training."""
+    kind = float_dtype(module)
+    inputs = tuple(
+        replace(spec, dtype=kind) if spec.dtype in ("float32", "float64") else spec
+        for spec in example.inputs
+    )
+    batches = [
+        [rows if spec.dtype == "string" else rows.astype(spec.dtype) for rows, spec in pairs]
+        for pairs in (zip(batch, inputs, strict=True) for batch in example.batches)
+    ]
+    return replace(example, inputs=inputs, batches=batches)
 
 
 def _booster_of(model: Any) -> Any:

@@ -61,7 +61,8 @@ def test_a_function_computes_tensors(read: Read) -> None:
 
     function = data.Map(in_buffers, num_threads=1)
     names = ("pair", "n", "word")
-    mapped = read(map=function, feature_cols=names, label_cols="id", ragged=["tokens"]).as_torch()
+    rows = read(map=function, feature_cols=names, label_cols="id", ragged=["tokens"])
+    mapped = rows.as_torch(dtype=None)
     for _ in range(2):
         kept = list(mapped)
         for (pair, lengths, words), ids in kept:
@@ -192,3 +193,30 @@ def test_the_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(
         undisturbed = train()
         assert sorted(undisturbed[:20]) == sorted(undisturbed[20:]) == [*range(20)]
         assert train("out/checkpoint-7") == undisturbed[28:]
+
+
+def test_floats_are_those_of_new_modules(tmp_path: Path) -> None:
+    """What a module of PyTorch takes: `Linear` refuses other floats than those of its weights."""
+    table = {"a": [0.1, 2.0], "b": [16_777_217, 1], "c": pa.array([1.0, 3.0], pa.float32())}
+    pq.write_table(pa.table({**table, "y": [0.0, 1.0]}), tmp_path / "a.parquet")
+    options = {"batch_size_per_worker": 2, "label_cols": "y"}
+
+    def read(**columns: Any) -> Any:
+        return data.parquet(tmp_path / "a.parquet", **options, **columns)
+
+    (x, y), *_ = read(feature_cols=["a", "c"]).as_torch()
+    torch.nn.functional.mse_loss(torch.nn.Linear(2, 1)(x)[:, 0], y).backward()
+    assert torch.equal(x, torch.tensor([[0.1, 1.0], [2.0, 3.0]]))
+    (x, y), *_ = read(feature_cols={"a": "a", "b": "b", "c": "c"}).as_torch(dtype=None)
+    kinds = [x["a"].dtype, x["b"].dtype, x["c"].dtype, y.dtype]
+    assert kinds == [torch.float64, torch.int64, torch.float32, torch.float64]
+    for dtype in (torch.float64, "float16", "bfloat16"):
+        (x, y), *_ = read(feature_cols={"b": "b", "c": "c"}).as_torch(dtype=dtype)
+        assert {x["c"].dtype, y.dtype} == {getattr(torch, str(dtype).removeprefix("torch."))}
+        assert x["b"].tolist() == table["b"]
+    with pytest.raises(ConfigError, match="dtype is 'int32'; expected one of 'float32'"):
+        read().as_torch(dtype="int32")
+    pq.write_table(pa.table({"a": [1e300], "y": [0.0]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a column has 1e\+300, which float32, the dtype of as_t"):
+        list(read().as_torch())
+    assert next(iter(read().as_torch(dtype="float64")))[0].item() == 1e300

@@ -188,3 +188,30 @@ def test_predict_refuses_modules_that_do_not_fit(
     options: Any = {"feature_cols": ["x0", "x1"], "outputs": "array<float>", **given}
     with pytest.raises(ConfigError, match=message):
         experiment.predict(linear(), df, **options)
+
+
+@pytest.mark.parametrize("kind", ["module", "script", "program", "program file"])
+@pytest.mark.parametrize("floats", ["float32", "float64"])
+def test_floats_have_the_dtype_of_the_weights(
+    spark: SparkSession, tasks: list[Any], tmp_path: Path, kind: str, floats: str
+) -> None:
+    """Doubles of Spark, as `Linear` of either dtype takes them."""
+    import torch
+
+    module = torch.nn.Linear(1, 1).to(getattr(torch, floats))
+    rows = torch.zeros(4, 1, dtype=getattr(torch, floats))
+    model: Any = module
+    if kind == "script":
+        model = torch.jit.script(module)
+    elif kind != "module":
+        model = torch.export.export(
+            module, (rows,), dynamic_shapes=({0: torch.export.Dim("rows")},)
+        )
+    if kind == "program file":
+        torch.export.save(model, tmp_path / "m.pt2")
+        model = tmp_path / "m.pt2"
+    df = spark.createDataFrame([(0.1,)], "x double")
+    experiment.predict(model, df, feature_cols=["x"], outputs="double")
+    (found,) = tasks[0]([pa.record_batch({"x": [0.1, 1.0]})])
+    expected = module(torch.tensor([[0.1], [1.0]], dtype=getattr(torch, floats))).tolist()
+    assert found["prediction"].to_pylist() == [row[0] for row in expected]

@@ -484,3 +484,19 @@ def test_a_regression_and_a_probability_are_columns_of_numbers(
     assert RegressionEvaluator().evaluate(
         TorchModel(net, task="regression", **params).transform(df)
     ) == pytest.approx(0.0)
+
+
+@pytest.mark.slow
+def test_a_fit_keeps_the_dtype_and_the_columns(torch: Any, spark: SparkSession, root: str) -> None:
+    net, optimizer = linear(2)
+    df = spark.createDataFrame([(0.1, 0.2, 0.1 + 0.2)], "a double, b double, label double")
+    loss = torch.nn.functional.mse_loss
+    options = {"optimizer": optimizer, "epochs": 1, "batchSize": 1, "runOptions": QUIET}
+    estimator = TorchEstimator(net.double(), loss=loss, featuresCol=["a", "b"], **options)
+    fitted = estimator.fit(df)
+    assert fitted.transform(df).first().prediction == 0.1 + 0.2  # In float32, it is another number.
+    run = experiment.load(fitted.getRunPath())
+    version = models.export(run, "net", signature=np.zeros((1, 2)), root=root)
+    assert experiment.predict(version, df).first().prediction == 0.1 + 0.2
+    with pytest.raises(ConfigError, match=r"was trained with \['a', 'b'\]"):
+        experiment.predict(version, df, feature_cols=["b", "a"])

@@ -524,3 +524,15 @@ def test_a_missing_package_is_named(root: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "skops", None)
     with pytest.raises(MissingPackageError, match="sklearn"):
         exported(model, root, signature=rows(2))
+
+
+@pytest.mark.parametrize("floats", ["float32", "float64"])
+def test_a_module_is_exported_in_the_dtype_of_its_weights(root: str, floats: str) -> None:
+    """The rows of `np.zeros` are doubles, which a module of float32 refuses."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 1).to(getattr(torch, floats))
+    version = models.export(module, "net", signature=np.zeros((1, 2)), root=root)
+    assert version is not None
+    assert version.signature["inputs"]["inputs"]["dtype"] == floats
+    x = torch.tensor([[0.1, 2.0]], dtype=getattr(torch, floats))
+    assert torch.equal(version.model()(x), module(x))
