@@ -30,6 +30,7 @@ navigation = {
         "docs/distributed",
         "docs/estimators",
         "docs/data",
+        "docs/tabular",
         "docs/spark-ml",
         "docs/language-models",
         "docs/run-directory",

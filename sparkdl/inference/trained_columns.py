@@ -23,7 +23,7 @@ _logger = logging.getLogger("sparkdl.inference")
 
 _ADVICE = (
     "Compute it in df in the same way, or predict with a class that calls the function before the "
-    "model, see docs/predictions.md"
+    "model, see docs/tabular.md"
 )
 
 

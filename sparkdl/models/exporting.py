@@ -5,6 +5,7 @@ import functools
 import hashlib
 import logging
 import math
+import os
 import shutil
 import tempfile
 import uuid
@@ -36,7 +37,7 @@ from sparkdl.models.layout import FORMAT, ModelPaths, check_name
 from sparkdl.models.loader_files import Loader, format_of, signatures_of, write_format, write_loaded
 from sparkdl.models.numbered import create, numbers, take_next, who_and_when
 from sparkdl.models.source import Source
-from sparkdl.models.version import KERAS_FILE, ONNX_FILE, PROFILE_FILE, ModelVersion
+from sparkdl.models.version import EXTRA, KERAS_FILE, ONNX_FILE, PROFILE_FILE, ModelVersion
 from sparkdl.runs import provenance
 
 _CHUNK_BYTES = 1 << 20
@@ -55,6 +56,7 @@ def export(
     if_better: str | None = None,
     direction: str | None = None,
     alias: str | None = None,
+    files: Mapping[str, str | os.PathLike[str]] | None = None,
     onnx: bool = False,
     root: str | None = None,
 ) -> ModelVersion | None:
@@ -92,6 +94,8 @@ def export(
         direction: `max` or `min`, for `if_better`. By default the direction of the trial's metric,
             or `min` if smaller values are better by the name, else `max`.
         alias: an alias that names the new version from now on, see `alias`.
+        files: paths or URLs of files or folders to keep beside the model, by name, such as the
+            folder of a saved `PipelineModel` of Spark; see `ModelVersion.file`.
         onnx: also write a Keras model as `model.onnx`; needs the extra `onnx`.
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
@@ -120,6 +124,8 @@ def export(
     if onnx:
         require("tf2onnx", "onnx=True")
     profiles.check(profile)
+    for file in files or ():
+        check_name(file, "file")
     origin = source.resolve(model_or_trial, loader)
     values = {**origin.metrics, **source.check_metrics(metrics)}
     if if_better is not None:
@@ -129,6 +135,8 @@ def export(
     with _folder(paths) as folder:
         options = {"signature": signature, "onnx": onnx, "loader": loader}
         _write_model(origin, folder, options)
+        for file, path in (files or {}).items():
+            _copy_file(file, path, folder)
         if profile is not None:
             (folder / PROFILE_FILE).write_text(to_json(profiles.profile(profile)))
         number = _publish(folder, paths, _record(name, origin, values, folder))
@@ -206,7 +214,7 @@ def _write_model(origin: Source, folder: Path, options: Mapping[str, Any]) -> No
             library = library_of(path)
             is_changed = options["signature"] is not None or options["onnx"]
             if is_changed and library == "tensorflow" and (path / KERAS_FILE).is_file():
-                _copy_parts(path, folder, [PROFILE_FILE])  # Of a version of a model.
+                _copy_parts(path, folder, [PROFILE_FILE, EXTRA])  # Of a version of a model.
                 path = path / KERAS_FILE
                 library = library_of(path)
             if library == "tensorflow":
@@ -251,7 +259,7 @@ def _write_other(origin: Source, folder: Path, options: Mapping[str, Any]) -> No
                 "export the files again with loader=."
             )
         else:
-            _copy_parts(path, folder, [LOADER_FILE, FILES, CODE, PROFILE_FILE])
+            _copy_parts(path, folder, [LOADER_FILE, FILES, CODE, PROFILE_FILE, EXTRA])
 
 
 def _write_keras(
@@ -276,7 +284,7 @@ def _copy_saved_model(source_path: Path, folder: Path, options: Mapping[str, Any
             "with its own signatures. Leave them out, or export the Keras model."
         )
     saved_model.read_signatures(source_path)
-    parts = (SAVED_MODEL, "variables", "assets", "assets.extra", "fingerprint.pb")
+    parts = (SAVED_MODEL, "variables", "assets", EXTRA, "fingerprint.pb")
     # A version of a model has more files beside the SavedModel.
     _copy_parts(source_path, folder, [*parts, KERAS_FILE, ONNX_FILE, PROFILE_FILE])
 
@@ -287,6 +295,17 @@ def _copy_parts(source_path: Path, folder: Path, names: Sequence[str]) -> None:
             shutil.copytree(part, folder / name)
         elif part.exists():
             shutil.copyfile(part, folder / name)
+
+
+def _copy_file(name: str, url: str | os.PathLike[str], folder: Path) -> None:
+    target = folder / EXTRA / name
+    try:
+        with local_copy(storage.absolute(url)) as path:
+            target.parent.mkdir(exist_ok=True)
+            shutil.rmtree(target, ignore_errors=True)  # That of a version that was copied.
+            shutil.copytree(path, target) if path.is_dir() else shutil.copyfile(path, target)
+    except FileNotFoundError as exc:
+        raise ConfigError(f"files has {os.fspath(url)!r} for {name!r}: {exc}") from exc
 
 
 def _record(

@@ -2,7 +2,7 @@
 
 ```
 <root>/models/<name>/<version>/model.json  saved_model.pb  variables/  assets/  model.keras
-                               model.onnx  profile.json
+                               model.onnx  profile.json  assets.extra/<name>
                                or loader.json  files/  code/, see `inference.loader_model`
                     /claims/<version>.json
                     /aliases/<alias>/<n>.json

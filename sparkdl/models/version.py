@@ -16,6 +16,8 @@ from sparkdl.runs.trial_files import local_copy
 KERAS_FILE = "model.keras"
 ONNX_FILE = "model.onnx"
 PROFILE_FILE = "profile.json"
+# TensorFlow's place for files beside a SavedModel, which it does not read.
+EXTRA = "assets.extra"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,6 +73,28 @@ class ModelVersion:
         except FileNotFoundError:
             return None
         return content
+
+    def file(self, name: str) -> str:
+        """Return the path or URL of a file or folder that was exported with `files=`.
+
+        Args:
+            name: its name there.
+
+        Raises:
+            ConfigError: if there is no such file.
+        """
+        names = {
+            file.split("/")[1]
+            for file in self.details.get("files", {})
+            if file.startswith(f"{EXTRA}/")
+        }
+        if name not in names:
+            raise ConfigError(
+                f"{self.name}/{self.version} has no file {name!r}; "
+                f"{'it has ' + ', '.join(sorted(names)) if names else 'it has none'}. They are "
+                f"given to models.export(..., files={{{name!r}: path}})."
+            )
+        return storage.join(self.path, EXTRA, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything about the version as a value for JSON."""

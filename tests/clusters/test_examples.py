@@ -233,6 +233,20 @@ def test_resume_runs_only_the_failed_trial_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param("tabular.py", marks=TWO_CORES)])
+@pytest.mark.filterwarnings("default")
+def test_a_table_is_prepared_alike_in_training_predictions_and_server(
+    name: str, run_example: Callable[..., str]
+) -> None:
+    printed = run_example(name, "--rows", "6000", "--epochs", "4")
+    trained, new = re.findall(r"^auc (0\.\d+) in training, (0\.\d+) of new rows$", printed, re.M)[0]
+    assert 0.75 < float(trained) < 0.9
+    assert float(new) == pytest.approx(float(trained), abs=0.06)
+    (difference,) = re.findall(r"^the server's answers differ by at most (\S+)$", printed, re.M)
+    assert float(difference) < 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["callbacks.py"])
 @pytest.mark.filterwarnings("default")
 def test_a_run_is_followed(

@@ -162,3 +162,25 @@ def test_the_output_is_called_as_by_keras(root: str, tmp_path: Path) -> None:
         by_keras = tf.saved_model.load(str(tmp_path / f"{number}")).signatures["serving_default"]
         version = models.export(model, "named", root=root)
         assert version and [*version.signature["outputs"]] == [*by_keras.structured_outputs]
+
+
+def test_files_are_kept_beside_the_model(root: str, tmp_path: Path) -> None:
+    folder = tmp_path / "prepared"
+    (folder / "stages").mkdir(parents=True)
+    (folder / "stages" / ".part.crc").write_text("1")
+    (tmp_path / "words.txt").write_text("a b")
+    files = {"preparation": folder, "words": str(tmp_path / "words.txt")}
+    version = exported(dense(2), "table", root, files=files)
+    copied = exported(version, "copied", root, files={"words": folder / "stages" / ".part.crc"})
+    changed = exported(version, "changed", root, signature={"x": np.zeros((1, 2), "float32")})
+    for each, words in ((version, "a b"), (copied, "1"), (changed, "a b")):
+        assert Path(each.file("preparation"), "stages", ".part.crc").read_text() == "1"
+        assert Path(each.file("words")).read_text() == words
+    assert "assets.extra/words" in version.details["files"]
+    with pytest.raises(ConfigError, match=r"table/1 has no file 'word'; it has preparation, words"):
+        version.file("word")
+    with pytest.raises(ConfigError, match=r"files has 'nothere' for 'x'"):
+        exported(dense(2), "table", root, files={"x": "nothere"})
+    with pytest.raises(ConfigError, match="the name of the file is 'a/b'"):
+        exported(dense(2), "table", root, files={"a/b": folder})
+    assert len(models.list("table", root=root)) == 1
