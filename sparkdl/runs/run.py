@@ -379,10 +379,24 @@ class Run:
             num_complete=ranking.num_complete(trials),
             repeats=self.repeats,
             unnamed=table.unnamed(trials, self.metric),
+            in_common=self.failures_in_common(),
             excluded=self.excluded,
             why_no_best=self._why_no_best() if has_results else "",
             pareto=self.pareto if len(self.objectives) > 1 else [],
         )
+
+    def failures_in_common(self) -> list[str]:
+        """Return what the failed trials have in common and the others have not, as sentences.
+
+        Such as `All 3 failed trials have units=64, and none of the 9 others`: a fact about these
+        trials, which need not be the cause.
+        """
+        if len(self.failed) < 2:
+            return []
+        # Imported late: most runs have no failed trials.
+        from sparkdl.runs.failures import in_common
+
+        return in_common(list(self.trials))
 
     def plot(self, what: str | None = None) -> Any:
         """Return a plotly figure, which a notebook shows.

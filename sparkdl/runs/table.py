@@ -2,6 +2,7 @@
 
 import functools
 import html as markup
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ class View:
         unnamed: the names of the numbers of the trials, if none of them counts as the metric.
         why_no_best: the reason for which COMPLETE trials have no value, and what to do.
         excluded: the executors that got no more trials, each with the reason.
+        in_common: sentences about what the failed trials have in common.
     """
 
     headline: str
@@ -71,6 +73,7 @@ class View:
     unnamed: Sequence[str] = ()
     why_no_best: str = ""
     excluded: Mapping[str, str] = field(default_factory=dict)
+    in_common: Sequence[str] = ()
 
     @property
     def starred(self) -> Sequence[Trial]:
@@ -113,6 +116,9 @@ class View:
             rest = len(self.unnamed) - MAX_UNNAMED
             lines.append(f"{rest} more numbers are in trial.metrics and run.to_pandas()")
         lines += _long_messages(self.shown_trials)
+        if failed := [trial for trial in self.trials if trial.state == TrialState.FAILED]:
+            command = f"sparkdl logs {shlex.quote(self.path)} {failed[0].number}"
+            lines.append(f"Log of failed trial {failed[0].number}: {command}")
         lines += [f"Excluded: {name}, {reason}" for name, reason in self.excluded.items()]
         return [*lines, f"Everything is in {self.path}"]
 
@@ -224,8 +230,8 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
             None if n is None else t.metrics.get(name) for t, n in zip(trials, values, strict=True)
         ]
         columns.append((name, ["" if n is None else _number(n) for n in numbers]))
-    seconds = [f"{t.usage.running_s:.1f}" if t.usage.running_s else "" for t in trials]
-    columns.append(("seconds", seconds))
+    columns.append(("duration", [_seconds(t.duration_s) for t in trials]))
+    columns.append(("training", [_seconds(t.usage.running_s) for t in trials]))
     if any(t.failure for t in trials):
         columns.append(("failure", [t.failure or "" for t in trials]))
         if len({t.host for t in trials if t.host}) > 1:
@@ -264,7 +270,11 @@ def running(
     values = [t.metrics.get(metric, next(iter(t.metrics.values()), None)) for t in trials]
     columns.append((metric, ["" if v is None else _number(v) for v in values]))
     columns.append(("step", [str(steps.get(t.number, "")) for t in trials]))
-    return [*columns, ("seconds", [f"{seconds[t.number]:.0f}" for t in trials])]
+    return [*columns, ("duration", [f"{seconds[t.number]:.0f} s" for t in trials])]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds else ""
 
 
 def _number_of(trial: Trial, name: str) -> str:
@@ -298,7 +308,7 @@ def cell(value: Any, width: int = 24) -> str:
 def text(view: View) -> str:
     """Return the table of a run as text; `*` marks the best trial."""
     rows = padded(_columns(view) if view.trials else [])
-    lines = [view.headline, *rows, view.hidden(), *view.footlines()]
+    lines = [view.headline, *view.in_common, *rows, view.hidden(), *view.footlines()]
     return "\n".join(line for line in lines if line)
 
 
@@ -329,7 +339,8 @@ def html(view: View) -> str:
         body.append(f"<tr>{cells_html}</tr>")
     foot = "<br>".join(markup.escape(line) for line in [view.hidden(), *view.footlines()] if line)
     table = f"<table><tr>{head}</tr>{''.join(body)}</table>" if columns else ""
-    return f"<p><b>{markup.escape(view.headline)}</b></p>{table}<p>{foot}</p>"
+    first = "".join(f"<p>{markup.escape(line)}</p>" for line in view.in_common)
+    return f"<p><b>{markup.escape(view.headline)}</b></p>{first}{table}<p>{foot}</p>"
 
 
 def grid(columns: Sequence[tuple[str, Sequence[str]]]) -> str:

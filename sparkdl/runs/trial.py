@@ -26,7 +26,8 @@ class Usage:
     """The time and the resources that a trial used, in all its attempts.
 
     Of an attempt that was ended from outside, only the time in which it ran is known; it counts
-    as `running_s`.
+    as `running_s`. Tables and pages call `running_s` the training time, and `starting_s` and
+    `running_s` together the duration.
 
     Attributes:
         queued_s: seconds from the submission to Spark until the task started.
@@ -130,7 +131,7 @@ class Trial:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the start of the task to its end, in all attempts."""
+        """Seconds from the start of the task to its end, in all attempts; no time in a queue."""
         return self.usage.starting_s + self.usage.running_s
 
     @property

@@ -13,7 +13,7 @@ from sparkdl.runs.trial import Trial
 from sparkdl.runs.views.figures import FIGURES
 from sparkdl.ui.live_runs import Snapshot
 from sparkdl.ui.plain import plain_value
-from sparkdl.ui.trial_table import seconds_of
+from sparkdl.ui.trial_table import duration_of
 
 # The most that one answer has of a log.
 MAX_LOG_BYTES = 1 << 16
@@ -53,7 +53,7 @@ def details(snapshot: Snapshot, number: int) -> dict[str, Any]:
         "outputs": {name: plain_value(value) for name, value in trial.outputs.items()},
         "seed": trial.seed,
         "attempts": trial.attempts,
-        "seconds": round(seconds_of(trial), 1),
+        "duration": round(duration_of(trial), 1),
         "started": trial.spans[0][0] if trial.spans else None,
         "usage": usage,
         "failure": trial.failure,

@@ -24,8 +24,8 @@ def rows(
     Args:
         snapshot: the run.
         offset: number of rows to leave out at the beginning.
-        sort: `number`, `state`, `value`, `seconds`, `attempts`, `error`, or the name of a parameter
-            or a metric after `param:` or `metric:`. Trials without a value come last.
+        sort: `number`, `state`, `value`, `duration`, `training`, `attempts`, `error`, or the name
+            of a parameter or a metric after `param:` or `metric:`. Trials without a value are last.
         descending: largest first.
         state: only trials in this state; empty for all.
         text: only trials that have each of these words in a parameter or the error.
@@ -67,7 +67,8 @@ def _key(sort: str) -> Callable[[Trial], Any]:
     fields: dict[str, Callable[[Trial], Any]] = {
         "state": lambda trial: str(trial.state),
         "value": lambda trial: trial.last_value,
-        "seconds": lambda trial: seconds_of(trial) or None,
+        "duration": lambda trial: duration_of(trial) or None,
+        "training": lambda trial: trial.usage.running_s or None,
         "attempts": lambda trial: trial.attempts,
         "error": lambda trial: trial.summary or trial.note,
     }
@@ -89,13 +90,14 @@ def _row(trial: Trial, is_best: bool) -> dict[str, Any]:
         "value": plain_value(trial.last_value),
         "metrics": _cells(trial.metrics),
         "params": _cells(trial.params),
-        "seconds": round(seconds_of(trial), 1),
+        "duration": round(duration_of(trial), 1),
+        "training": round(trial.usage.running_s, 1),
         "attempts": trial.attempts,
         "error": (trial.summary or trial.note or "")[:MAX_TEXT],
     }
 
 
-def seconds_of(trial: Trial) -> float:
+def duration_of(trial: Trial) -> float:
     """Return the duration of a trial; of a running one, the time since its attempt started."""
     if trial.state == TrialState.RUNNING and trial.spans:
         return trial.duration_s + max(0.0, time.time() - trial.spans[-1][0])

@@ -162,7 +162,8 @@ def test_numbers_without_a_metric_have_a_column_each() -> None:
     trials[1].outputs = {"c": 8}  # A whole number is shown as one.
     run = without_metric(trials)
     lines = str(run).splitlines()
-    assert lines[1].split() == ["trial", "state", "c", "accuracy", "c", "(returned)", "seconds"]
+    titles = ["trial", "state", "c", "accuracy", "c", "(returned)", "duration", "training"]
+    assert lines[1].split() == titles
     assert lines[3].split() == ["1", "COMPLETE", "1", "0.25000", "8"]
     assert "name one of them with metric=" in lines[4]
     assert "0.25000" in run._repr_html_()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison"]
 
 # Rows that are shown although they are the same in all runs.
-_ALWAYS = {("result", "state"), ("result", "trials"), ("result", "seconds")}
+_ALWAYS = {("result", "state"), ("result", "trials"), ("result", "duration in s")}
 
 _GROUPS = ("result", "metrics", "parameters", "tried", "environment", "packages")
 _FACTS = ("description", "function", "plan", "framework", "seed", "user", "host", "git_commit")
@@ -169,8 +169,8 @@ def _result(run: Run) -> dict[str, Any]:
         "direction": run.direction,
         "trials": len(run.trials),
         "complete": run.counts().get("COMPLETE", 0),
-        "seconds": round(run.duration_s, 3),
-        "seconds of a trial": round(median(times), 3) if times else None,
+        "duration in s": round(run.duration_s, 3),
+        "training of a trial in s": round(median(times), 3) if times else None,
         "tags": ", ".join(run.tags) or None,
     }
 

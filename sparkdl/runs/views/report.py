@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -10,25 +10,27 @@ from typing import Any
 from sparkdl.files import storage
 from sparkdl.files.layout import RunPaths
 from sparkdl.runs import annotations, table
+from sparkdl.runs.failures import in_common
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.runs.views.figures import FIGURES, RunView
 from sparkdl.runs.views.figures.importance import why_no_importance
 from sparkdl.runs.views.html_page import escaped, page
 
-# Limits that keep the page of a long run small: kinds of failures, characters of an error, trials
-# of the Pareto front, characters of a parameter.
+# Limits that keep the page of a long run small: kinds of failures, trials that failed alike,
+# characters of an error, trials of the Pareto front, characters of a parameter.
 MAX_FAILURES = 50
+MAX_NUMBERS = 20
 MAX_ERROR = 8000
 MAX_FRONT = 20
 MAX_PARAM = 200
 
 _TIMES = {
-    "queued": ("#d0d4da", "waiting for a slot"),
-    "starting": ("#9aa1ab", "starting the process and its imports"),
-    "first step": ("#a8d3ee", "in the function, until its first report"),
-    "reporting": ("#009e73", "in context.report"),
-    "running": ("#0072b2", "in the rest of the function"),
+    "waiting": ("#d0d4da", "for a slot, before the duration of a trial begins"),
+    "starting": ("#9aa1ab", "the process and its imports"),
+    "first step": ("#a8d3ee", "training, until the first report"),
+    "reporting": ("#009e73", "training, in context.report"),
+    "training": ("#0072b2", "the rest of it"),
 }
 _FACTS = (
     "description",
@@ -72,16 +74,16 @@ def write_report(run: RunView, to: str | None = None) -> str:
     """
     figures = _figures(run)
     library = ""
-    if figures:
+    if any("<script" in text for text in figures):
         from plotly.offline import get_plotlyjs
 
         library = get_plotlyjs()
     parts = sections(run)
     texts = [
-        *(parts[name] for name in ("head", "best", "times")),
+        *(parts[name] for name in ("head", "best", "failures", "times")),
         *figures,
         _trials(run),
-        *(parts[name] for name in ("failures", "facts")),
+        parts["facts"],
     ]
     url = storage.absolute(to) if to else RunPaths(run.path).report
     storage.write(url, page(f"{run.name}: {run.id}", [text for text in texts if text], library))
@@ -135,6 +137,7 @@ def _head(run: RunView) -> str:
     return (
         f"<header><h1>{escaped(run.name)}</h1>"
         f"<p><b>{escaped(run.state)}</b>{reason}, {escaped(run.counts_text())}{seconds}</p>"
+        f"{''.join(f'<p>{escaped(line)}</p>' for line in run.failures_in_common())}"
         f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p>{_annotations(run)}</header>'
     )
 
@@ -219,11 +222,11 @@ def _times(run: RunView) -> str:
     """Return the section on the use of time, summed over all trials."""
     used = run.usage
     seconds = {
-        "queued": used.queued_s,
+        "waiting": used.queued_s,
         "starting": used.starting_s,
         "first step": used.first_step_s,
         "reporting": used.reporting_s,
-        "running": max(0.0, used.running_s - used.first_step_s - used.reporting_s),
+        "training": max(0.0, used.running_s - used.first_step_s - used.reporting_s),
     }
     total = sum(seconds.values())
     if not total:
@@ -240,7 +243,9 @@ def _times(run: RunView) -> str:
         f'<div class="wide"><table class="times">{"".join(rows)}</table></div>'
     )
     idle = f"{run.idle}{' in the last session' if run.num_sessions > 1 else ''}" if run.idle else ""
-    notes = filter(None, (idle, run.timeline))
+    duration, training = _duration(used.starting_s + used.running_s), _duration(used.running_s)
+    whole = f"duration of all trials together {duration}, of which training {training}"
+    notes = filter(None, (whole, idle, run.timeline))
     return _section("Where the time went", "<br>".join(map(escaped, notes)), body)
 
 
@@ -269,28 +274,36 @@ def _figures(run: RunView) -> list[str]:
 def _trials(run: RunView) -> str:
     if not run.trials:
         return ""
-    view = replace(run.view(), headline="")
+    view = replace(run.view(), headline="", in_common=())
     return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
 
 
 def _failures(run: RunView) -> str:
     """Return the section on failures, grouped by their first line, each with one traceback."""
     failed = [t for t in run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
-    counts = Counter(trial.summary for trial in failed)
-    firsts: dict[str, Trial] = {}
+    kinds: dict[str, list[Trial]] = {}
     for trial in failed:
-        firsts.setdefault(trial.summary, trial)
-    parts = []
-    for summary, count in counts.most_common(MAX_FAILURES):
-        trial = firsts[summary]
-        also = f" and {count - 1} more" if count > 1 else ""
-        head = f"<b>trial {trial.number}{also}</b> {trial.state}: {escaped(summary[:300])}"
-        params = _params(trial)
-        error = f"<pre>{escaped(_shortened(trial.error or ''))}</pre>"
-        parts.append(f"<details><summary>{head}</summary>{params}{error}</details>")
+        kinds.setdefault(trial.summary, []).append(trial)
+    counts = Counter({summary: len(trials) for summary, trials in kinds.items()})
+    parts = [_failure(run, kinds[summary]) for summary, _ in counts.most_common(MAX_FAILURES)]
     remark = f", {MAX_FAILURES} of {len(counts)} kinds shown" if len(counts) > MAX_FAILURES else ""
     noun = "trial" if len(failed) == 1 else "trials"
     return _section("Failures", f"{len(failed)} {noun}{remark}", "".join(parts)) if failed else ""
+
+
+def _failure(run: RunView, trials: Sequence[Trial]) -> str:
+    """Return the text on trials that failed alike: what they have in common, and one traceback."""
+    trial, count = trials[0], len(trials)
+    also = f" and {count - 1} more" if count > 1 else ""
+    head = f"<b>trial {trial.number}{also}</b> {trial.state}: {escaped(trial.summary[:300])}"
+    # The head of the page has what all failed trials have in common.
+    clues = [] if run.failures_in_common() else in_common(run.trials, trials)
+    first = "".join(f"<p>{escaped(line)}</p>" for line in clues)
+    others = ", ".join(str(other.number) for other in trials[1:MAX_NUMBERS])
+    more = f" and {count - MAX_NUMBERS} more" if count > MAX_NUMBERS else ""
+    others = f'<p class="soft">also trials {others}{more}</p>' if others else ""
+    error = f"<pre>{escaped(_shortened(trial.error or ''))}</pre>"
+    return f"<details><summary>{head}</summary>{first}{others}{_params(trial)}{error}</details>"
 
 
 def _shortened(error: str) -> str:

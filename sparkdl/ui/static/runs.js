@@ -9,7 +9,7 @@ const COLUMNS = [
   { key: "run", title: "run", isText: true }, { key: "state", title: "state", isText: true },
   { key: "best", title: "best" }, { key: "metric", title: "metric", isText: true },
   { key: "trials", title: "trials" }, { key: "FAILED", title: "failed" },
-  { key: "started", title: "started" }, { key: "seconds", title: "time" },
+  { key: "started", title: "started" }, { key: "seconds", title: "duration" },
   { key: "kind", title: "kind", isText: true }, { key: "user", title: "user", isText: true },
   { key: "tags", title: "tags", isText: true }, { key: "note", title: "note", isText: true },
 ];

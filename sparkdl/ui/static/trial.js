@@ -27,7 +27,9 @@ export const trialDialog = (id) => {
     const metrics = isNamed ? trial.metrics : { [trial.metric]: trial.value, ...others };
     const outputs = Object.entries(trial.outputs).filter(([name]) => !(name in metrics));
     const about = {
-      started: timeText(trial.started), time: durationText(trial.seconds),
+      started: timeText(trial.started), duration: durationText(trial.duration),
+      ...(usage.running_s ? { training: durationText(usage.running_s) } : {}),
+      ...(usage.queued_s ? { waiting: durationText(usage.queued_s) } : {}),
       attempts: trial.attempts, seed: trial.seed,
       ...(usage.cpu_s ? { "CPU": durationText(usage.cpu_s) } : {}),
       ...(usage.peak_memory_mb ? { "peak memory": `${Math.round(usage.peak_memory_mb)} MiB` } : {}),

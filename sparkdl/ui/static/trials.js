@@ -12,7 +12,8 @@ export const trialTable = (id) => {
     number: (row) => `${row.number}${row.is_best ? " *" : ""}`,
     state: (row) => stateCell(row.state),
     value: (row) => numberText(row.value),
-    seconds: (row) => durationText(row.seconds),
+    duration: (row) => durationText(row.duration),
+    training: (row) => durationText(row.training),
   };
   const cellOf = (row, key) => {
     const [kind, name] = [key.split(":")[0], key.slice(key.indexOf(":") + 1)];
@@ -66,7 +67,8 @@ export const trialTable = (id) => {
       { key: "value", title: overview.metric },
       ...overview.metrics.slice(0, 12).map((name) => ({ key: `metric:${name}`, title: name })),
       ...overview.params.slice(0, 30).map((name) => ({ key: `param:${name}`, title: name })),
-      { key: "seconds", title: "time" }, { key: "attempts", title: "attempts" },
+      { key: "duration", title: "duration" }, { key: "training", title: "training" },
+      { key: "attempts", title: "attempts" },
       { key: "error", title: "error", isText: true },
     ];
     const chosen = byId("state").value, states = Object.keys(overview.counts);

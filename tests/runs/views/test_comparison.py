@@ -33,7 +33,7 @@ def test_the_table_has_what_differs(two: list[Run]) -> None:
     assert frame.columns.tolist() == ["a", "b"]
     rows = {name: values.tolist() for name, values in frame.iterrows()}
     assert rows["result", "best value"] == [0.75, 0.9]
-    assert rows["result", "seconds"] == [4.0, 4.0]  # Shown although it is the same.
+    assert rows["result", "duration in s"] == [4.0, 4.0]  # Shown although it is the same.
     assert rows["metrics", "loss"] == [0.25, pytest.approx(0.1)]
     assert rows["parameters", "lr"] == [0.2, 0.01]
     assert rows["parameters", "opt"] == [None, "adam"]
@@ -67,7 +67,7 @@ def test_print_and_notebook_show_the_same_rows(two: list[Run]) -> None:
         assert part in text
         assert part in page
     assert text.splitlines()[0].split() == ["name", "a", "b"]
-    last = "metric, direction, complete, seconds of a trial, framework, seed, user, python"
+    last = "metric, direction, complete, training of a trial in s, framework, seed, user, python"
     assert text.splitlines()[-1] == f"The same in all: {last}"
     assert repr(comparison) == "<Comparison of a, b>"
 

@@ -372,6 +372,10 @@ def test_report_shows_the_results(root: str) -> None:
     assert Path(url).stat().st_size < 2_500_000  # Of the figures' library there is a packed copy.
     assert page.count("line 7") == 1  # Equal failures are shown once.
     assert "trial 2 and 2 more" in page
+    assert "also trials 3, 4" in page
+    # What failed has lr of 0.2 to 0.4: of five trials, chance alone may bring that.
+    assert "failed trials have" not in page
+    assert "duration of all trials together 1.8 s, of which training 1.4 s" in page
     assert "anna" in page
     assert page.count("application/json") == 4  # history, parallel, slices, timeline
     assert "http://" not in page

@@ -111,6 +111,8 @@ class RunView(Protocol):
 
     def counts_text(self) -> str: ...
 
+    def failures_in_common(self) -> list[str]: ...
+
 
 def figure(title: str, note: str, traces: Sequence[Any], **layout: Any) -> "Figure":
     """Return a figure in the common design.

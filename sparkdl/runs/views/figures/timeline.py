@@ -63,7 +63,8 @@ def timeline(run: RunView) -> "Figure | None":
     rows = 1 + max(bar.row for bar in whole)
     num_shown = _rows_that_fit(bars)
     unit, seconds = next((u, s) for u, s, limit in _UNITS if end - zero <= limit)
-    notes = [f"{num_shown} of {rows} rows are drawn"] if num_shown < rows else []
+    notes = ["a bar is the duration of an attempt, with the start of its process"]
+    notes += [f"{num_shown} of {rows} rows are drawn"] if num_shown < rows else []
     notes += ["bars too narrow to distinguish are joined"] if len(bars) < len(whole) else []
     drawn = [bar for bar in bars if bar.row < num_shown]
     return figure(
@@ -111,7 +112,7 @@ _UNITS = (
 
 
 def _hover_text(bar: Bar) -> str:
-    seconds = f"{bar.end_s - bar.start_s:.1f} s"
+    seconds = f"duration {bar.end_s - bar.start_s:.1f} s"
     if bar.count == 1:
         return hover(bar.trial, seconds)
     return f"<b>{bar.count} trials</b> {bar.state}<br>{seconds}, from trial {bar.trial.number} on"
