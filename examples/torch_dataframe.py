@@ -26,7 +26,7 @@ def digits(spark: SparkSession) -> dict[str, DataFrame]:
     """Return scikit-learn's digits as two DataFrames of `pixels` and `digit`."""
     images, labels = load_digits(return_X_y=True)
     rows = [((x / 16.0).tolist(), int(y)) for x, y in zip(images, labels, strict=True)]
-    df = spark.createDataFrame(rows, "pixels array<float>, digit bigint")
+    df = spark.createDataFrame(rows, "pixels array<double>, digit bigint")
     train, unseen = df.randomSplit([0.75, 0.25], seed=7)
     return {"train": train, "unseen": unseen}
 

@@ -39,6 +39,7 @@ SPARK = {
 # The packages without which the examples of a module cannot run.
 WITH_TORCH = {
     **{name: "torch" for name in NAMES if name.startswith("sparkdl.horovod.torch")},
+    "sparkdl.inference.torch_objects": "torch",
     "sparkdl.huggingface": "transformers",
     "sparkdl.lightning": "lightning",
     **dict.fromkeys(("sparkdl.ml.torch_estimator", "sparkdl.ml.torch_model"), "torch"),
