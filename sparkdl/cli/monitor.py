@@ -91,7 +91,11 @@ def _add_comparison(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, action="append", default=[], type=parse, help=text, **more)
 
     many("--metric", "a metric; default: psi and js; may be repeated", choices=list(METRICS))
-    many("--column", "a feature to compare; default: all; may be repeated")
+    many(
+        "--column",
+        "a feature to compare, such as age or x[3], or a column of arrays; "
+        "default: all; may be repeated",
+    )
     many(
         "--threshold",
         "the threshold of a metric, for all features or for one; may be repeated",
@@ -152,7 +156,8 @@ def _show(drift: monitoring.Drift, as_json: bool) -> None:
     if as_json:
         left_out = {reason: dict(counted) for reason, counted in drift.left_out.items()}
         rows = rows_of(drift.table)
-        print_json({"drifted": drift.drifted, "left_out": left_out, "rows": rows})
+        found = {"drifted": drift.drifted, "left_out": left_out, "remarks": drift.remarks}
+        print_json({**found, "rows": rows})
     else:
         print(drift)
 

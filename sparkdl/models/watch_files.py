@@ -7,6 +7,7 @@
         /unsent/000000000012.json          the places that have taken these alerts or have failed,
                                            until all have taken them
         /refused.json                      the number of alerts that places have refused for good
+        /remarks.json                      what the windows cannot tell; missing if they tell all
         /left_out.json                     the number of lines that were left out, and why
         /ticks/000001795428000000          the times at which the log was idle
         /performance.parquet               the performance of windows whose labels have come
@@ -154,6 +155,18 @@ class ResultFiles:
     @property
     def _refused(self) -> str:
         return storage.join(self.folder, "refused.json")
+
+    def write_remarks(self, texts: Sequence[str]) -> None:
+        """Write what the windows cannot tell."""
+        storage.write(self._remarks, to_json(list(texts), indent=1))
+
+    def read_remarks(self) -> tuple[str, ...]:
+        """Return what the windows cannot tell."""
+        return tuple(_content(self._remarks) or ())
+
+    @property
+    def _remarks(self) -> str:
+        return storage.join(self.folder, "remarks.json")
 
     def add_left_out(self, batch: int, found: LeftOut) -> None:
         """Add the lines that a batch has left out to those of earlier batches."""

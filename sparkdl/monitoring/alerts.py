@@ -11,6 +11,7 @@ from sparkdl.callbacks import Webhook
 from sparkdl.callbacks.webhook import PostRefusedError
 from sparkdl.errors import ConfigError
 from sparkdl.files.jsonl import to_json
+from sparkdl.monitoring.drift_table import as_text
 from sparkdl.serving.kafka_topic import SCHEME, KafkaTopic, Sender
 
 # An alert as a value for JSON.
@@ -150,7 +151,7 @@ def alerts_of(rows: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, A
                     "event": "drift",
                     "id": f"{model} {start.isoformat()} {version}",
                     "text": f"{of}: {len(names)} of {num} features {verb} drifted from "
-                    f"{_span(start, end)}: {', '.join(names)}",
+                    f"{_span(start, end)}: {as_text(names)}",
                     "model": model,
                     "version": version,
                     "window": [start.isoformat(), end.isoformat()],

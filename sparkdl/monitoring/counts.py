@@ -1,6 +1,6 @@
 """Runs on the driver. Count the rows of a DataFrame, by group, in the bins of a reference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,23 +52,55 @@ def features_of(reference: Any, df: "DataFrame", columns: Sequence[str] | None) 
     Raises:
         ConfigError: if there is no profile, or a column is missing or of another kind.
     """
-    profiled = profiles.profile(profile_of(reference), columns)["features"]
-    names = list(columns or (name for name in profiled if profiled[name]["kind"] != "other"))
+    profile = profile_of(reference)
+    if not isinstance(profile, Mapping):  # A DataFrame. The elements of a column are not known yet.
+        is_column = set(profile.columns).__contains__
+        asked = [n if is_column(n) else n.partition("[")[0] for n in columns or ()]
+        profile = profiles.profile(profile, list(dict.fromkeys(asked)) or None)
+    features = chosen_features(profile["features"], columns or None)
     kinds = {field.name: profiles.kind_of(field.dataType) for field in df.schema}
-    for name in names:
-        if name not in profiled:
-            raise ConfigError(f"the reference has no feature {name!r}; it has {list(profiled)}.")
-        if name not in kinds:
+    for name, feature in features.items():
+        column = source_of(name, feature, kinds)
+        if column not in kinds:
             raise ConfigError(
-                f"the DataFrame has no column {name!r}; its columns are {list(kinds)}. Pass "
+                f"the DataFrame has no column {column!r}; its columns are {list(kinds)}. Pass "
                 "columns= to compare some features only."
             )
-        if kinds[name] != profiled[name]["kind"]:
+        kind = feature["kind"] if column == name else "array"
+        if kinds[column] != kind:
             raise ConfigError(
-                f"the column {name!r} has values of the kind {kinds[name]!r}; in the reference "
-                f"it is {profiled[name]['kind']!r}. Cast the column first."
+                f"the column {column!r} has values of the kind {kinds[column]!r}; in the reference "
+                f"it is {kind!r}. Cast the column first."
             )
-    return {name: profiled[name] for name in names}
+    return features
+
+
+def chosen_features(profiled: Features, columns: Sequence[str] | None) -> Features:
+    """Return the features of a profile with some names; the name of a column has its elements.
+
+    Raises:
+        ConfigError: if there is none with one of the names.
+    """
+    if columns is None:
+        return {name: f for name, f in profiled.items() if f["kind"] != "other"}
+    found: dict[str, Mapping[str, Any]] = {}
+    for asked in columns:
+        some = {n: f for n, f in profiled.items() if profiles.is_chosen(n, f, [asked])}
+        if not some:
+            raise ConfigError(f"the reference has no feature {asked!r}; it has {list(profiled)}.")
+        found |= some
+    return found
+
+
+def source_of(name: str, feature: Mapping[str, Any], columns: Container[str]) -> str:
+    """Return the column that has a feature: one of its own or, of an element, that of the arrays.
+
+    Args:
+        name: the name of the feature.
+        feature: its fields in the profile.
+        columns: the names of the columns that there are.
+    """
+    return name if name in columns else profiles.column_of(name, feature)
 
 
 def bin_counts(
@@ -86,26 +118,40 @@ def bin_counts(
         A DataFrame with the columns `group`, `feature` (the number of the feature), `part`, `bin`
         and `num`.
     """
-    columns = profiles.known_columns(df, list(features))
-    kinds = [feature["kind"] for feature in features.values()]
-    rows = profiles.as_arrow(df.select(group, *columns), kinds)
+    sources = {name: source_of(name, f, df.columns) for name, f in features.items()}
+    kinds = {
+        source: features[source]["kind"] if source in features else "array"
+        for source in sources.values()
+    }
+    columns = profiles.known_columns(df, list(kinds))
+    rows = profiles.as_arrow(df.select(group, *columns), list(kinds.values()))
     group_type = rows.schema[0].dataType
-    counter = counter_of(features, metrics)
+    counter = counter_of(features, metrics, list(kinds))
     fields = [("group", group_type), ("feature", T.IntegerType()), ("part", T.StringType())]
     fields += [("bin", T.IntegerType()), ("num", T.LongType())]
     schema = T.StructType([T.StructField(name, data_type) for name, data_type in fields])
     return map_in_arrow(rows, counter, schema)
 
 
-def counter_of(features: Features, metrics: Sequence[str]) -> BinCounter:
-    """Return the function that counts the features in the bins that metrics need."""
+def counter_of(
+    features: Features, metrics: Sequence[str], columns: Sequence[str] | None = None
+) -> BinCounter:
+    """Return the function that counts the features in the bins that metrics need.
+
+    Args:
+        features: the features by name.
+        metrics: the names of the metrics.
+        columns: the columns that have the features, in their order; by default each feature is one.
+    """
     histograms = {part for name in metrics if (part := METRICS[name].part)}
     parts = {"n", "nulls", "categories", *histograms}
     if any(METRICS[name].in_stds for name in metrics):
         parts.add("beyond")
+    names = list(features) if columns is None else list(columns)
     return BinCounter(
-        tuple(FeatureBins.from_fields(feature) for feature in features.values()),
+        tuple(FeatureBins.from_fields(f, name in names) for name, f in features.items()),
         tuple(sorted(parts)),
+        tuple(names.index(source_of(name, f, names)) for name, f in features.items()),
     )
 
 

@@ -1,7 +1,8 @@
 """Runs anywhere. Distances between two histograms with the same bins.
 
 Every function takes the counts of the reference and those of other data. Bins of the same position
-belong together; the numbers of values may differ.
+belong together; the numbers of values may differ. `psi`, `js`, `hellinger` and `l_infinity` also
+take arrays of several histograms, whose last axis has the bins.
 """
 
 from typing import Any
@@ -18,13 +19,19 @@ PSI_EPSILON = 1e-6
 MIN_EXPECTED = 5
 
 
-def _shares(counts: Counts) -> Any:
+def shares_of(counts: Counts) -> Any:
+    """Return the share of each bin; 0 of no values."""
     counts = np.asarray(counts, np.float64)
-    total = counts.sum()
-    return counts / total if total else counts
+    total = counts.sum(axis=-1, keepdims=True)
+    return counts / np.where(total == 0, 1, total)
 
 
-def psi(reference: Counts, counts: Counts) -> float:
+def _value(distances: Any) -> Any:
+    """Return the number of one pair of histograms, or an array."""
+    return float(distances) if np.ndim(distances) == 0 else distances
+
+
+def psi(reference: Counts, counts: Counts) -> Any:
     """Return the population stability index: the symmetric Kullback-Leibler divergence, in nats.
 
     Below 0.1 little has changed; above 0.2 much has.
@@ -33,36 +40,37 @@ def psi(reference: Counts, counts: Counts) -> float:
         >>> round(psi([50, 50], [60, 40]), 6)
         0.040546
     """
-    p, q = _shares(reference) + PSI_EPSILON, _shares(counts) + PSI_EPSILON
-    return float(((q - p) * np.log(q / p)).sum())
+    p, q = shares_of(reference) + PSI_EPSILON, shares_of(counts) + PSI_EPSILON
+    return _value(((q - p) * np.log(q / p)).sum(axis=-1))
 
 
-def js(reference: Counts, counts: Counts) -> float:
+def js(reference: Counts, counts: Counts) -> Any:
     """Return the Jensen-Shannon distance: the root of the divergence in bits, from 0 to 1.
 
     Example:
         >>> js([1, 0], [0, 1]), js([1, 1], [5, 5])
         (1.0, 0.0)
     """
-    p, q = _shares(reference), _shares(counts)
+    p, q = shares_of(reference), shares_of(counts)
     middle = (p + q) / 2
 
     def divergence(shares: Any) -> Any:
         some = shares > 0
-        return (shares[some] * np.log2(shares[some] / middle[some])).sum()
+        ratio = np.divide(shares, middle, out=np.ones_like(shares), where=some)
+        return (shares * np.log2(ratio)).sum(axis=-1)
 
-    return float(np.sqrt(max(0.0, (divergence(p) + divergence(q)) / 2)))
+    return _value(np.sqrt(np.maximum(0.0, (divergence(p) + divergence(q)) / 2)))
 
 
-def hellinger(reference: Counts, counts: Counts) -> float:
+def hellinger(reference: Counts, counts: Counts) -> Any:
     """Return the Hellinger distance, from 0 to 1.
 
     Example:
         >>> hellinger([1, 0], [0, 1])
         1.0
     """
-    roots = np.sqrt(_shares(reference)) - np.sqrt(_shares(counts))
-    return float(np.sqrt((roots**2).sum() / 2))
+    roots = np.sqrt(shares_of(reference)) - np.sqrt(shares_of(counts))
+    return _value(np.sqrt((roots**2).sum(axis=-1) / 2))
 
 
 def ks(reference: Counts, counts: Counts) -> float:
@@ -72,7 +80,9 @@ def ks(reference: Counts, counts: Counts) -> float:
         >>> ks([1, 1, 0], [0, 1, 1])
         0.5
     """
-    return float(np.abs(_shares(reference).cumsum() - _shares(counts).cumsum()).max(initial=0.0))
+    return float(
+        np.abs(shares_of(reference).cumsum() - shares_of(counts).cumsum()).max(initial=0.0)
+    )
 
 
 def wasserstein(reference: Counts, counts: Counts) -> float:
@@ -82,17 +92,17 @@ def wasserstein(reference: Counts, counts: Counts) -> float:
         >>> wasserstein([1, 0, 0], [0, 0, 1])
         2.0
     """
-    return float(np.abs(_shares(reference).cumsum() - _shares(counts).cumsum()).sum())
+    return float(np.abs(shares_of(reference).cumsum() - shares_of(counts).cumsum()).sum())
 
 
-def l_infinity(reference: Counts, counts: Counts) -> float:
+def l_infinity(reference: Counts, counts: Counts) -> Any:
     """Return the largest difference between the shares of a bin.
 
     Example:
         >>> l_infinity([1, 1], [1, 3])
         0.25
     """
-    return float(np.abs(_shares(reference) - _shares(counts)).max(initial=0.0))
+    return _value(np.abs(shares_of(reference) - shares_of(counts)).max(axis=-1, initial=0.0))
 
 
 def chi_squared(reference: Counts, counts: Counts) -> float:
@@ -118,7 +128,7 @@ def chi_squared(reference: Counts, counts: Counts) -> float:
     from scipy.stats import chi2
 
     counts = np.asarray(counts, np.float64)
-    expected = _shares(reference) * counts.sum()
+    expected = shares_of(reference) * counts.sum()
     is_rare = expected < MIN_EXPECTED
     num_rare, num_expected = counts[is_rare].sum(), expected[is_rare].sum()
     counts, expected = counts[~is_rare], expected[~is_rare]

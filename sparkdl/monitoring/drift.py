@@ -1,6 +1,7 @@
 """Runs on the driver. The drift between a reference and other data: `drift` and `thresholds`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,11 +45,15 @@ def drift(
             and `l_infinity` over bins by Doane's rule. For numbers: `ks`, the Kolmogorov-Smirnov
             statistic, and `wasserstein`, in standard deviations of the reference. For categories:
             `chi_squared`, a p-value, which needs `pip install 'sparkdl-platform[monitoring]'`.
-        columns: the features to compare; by default all of the reference.
+        columns: the features to compare, or columns of arrays, for all of their elements; by
+            default all of the reference.
         by: a column of `df`; the rows of each of its values, such as a day, are compared apart.
         thresholds: values of metrics beyond which a feature has drifted, for all features or for
             each, such as `{"psi": 0.2, "js": {"age": 0.15}}`. See `monitoring.thresholds`. By
-            default 0.2 for `psi`, a p-value of 0.05 for `chi_squared`, and 0.1 for the others.
+            default 0.2 for `psi` and 0.1 for the others, or the value that a group of this size
+            reaches by chance, if this is larger: fewer than 5 % of groups without drift have an
+            alarm, however many features are compared. For `chi_squared`, a p-value of 0.05 divided
+            by the number of comparisons in a group.
         min_rows: with fewer rows, no feature of a group has drifted: its status is `too few rows`.
 
     Returns:
@@ -80,7 +85,7 @@ def drift(
         for value, by_feature in counts.items()
         for row in drift_rows(by_feature, features, names, limits, min_rows, {by or "": value})
     ]
-    return Drift.of(rows, by)
+    return replace(Drift.of(rows, by), remarks=tuple(profiles.remarks(features)))
 
 
 def drift_rows(
@@ -92,36 +97,41 @@ def drift_rows(
     first: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Return the rows of the table for a group: one for each feature and metric."""
+    compared = [
+        (name, metric)
+        for name, feature in features.items()
+        for metric in metrics
+        if METRICS[metric].applies_to(feature["kind"])
+    ]
     rows = []
-    for name, feature in features.items():
+    for name, metric_name in compared:
+        feature, metric = features[name], METRICS[metric_name]
         num_rows = int(counts[name]["n"][0])
-        for metric_name in metrics:
-            metric = METRICS[metric_name]
-            if not metric.applies_to(feature["kind"]):
-                continue
-            value, limit = metric.value(feature, counts[name]), threshold(limits, metric_name, name)
-            is_drift = metric.has_drifted(value, limit)
-            status = "drift" if is_drift else "ok"
-            row = {
-                **first,
-                "feature": name,
-                "metric": metric_name,
-                "value": value,
-                "threshold": limit,
-                "status": status if num_rows >= min_rows else "too few rows",
-                "rows": num_rows,
-                "nulls": int(counts[name]["nulls"][0]),
-            }
-            rows.append(row)
+        value = metric.value(feature, counts[name])
+        limit = threshold(limits, metric_name, name, profiles.column_of(name, feature))
+        if limit is None:
+            limit = metric.limit(feature, counts[name], len(compared))
+        status = "drift" if metric.has_drifted(value, limit) else "ok"
+        row = {
+            **first,
+            "feature": name,
+            "metric": metric_name,
+            "value": value,
+            "threshold": limit,
+            "status": status if num_rows >= min_rows else "too few rows",
+            "rows": num_rows,
+            "nulls": int(counts[name]["nulls"][0]),
+        }
+        rows.append(row)
     return rows
 
 
-def threshold(limits: Thresholds, metric: str, feature: str) -> float:
-    """Return the threshold of a metric for a feature."""
-    limit = limits.get(metric, METRICS[metric].threshold)
+def threshold(limits: Thresholds, metric: str, feature: str, column: str) -> float | None:
+    """Return the threshold that the user has set; that of a column holds for its elements."""
+    limit = limits.get(metric)
     if isinstance(limit, Mapping):
-        return float(limit.get(feature, METRICS[metric].threshold))
-    return float(limit)
+        limit = limit.get(feature, limit.get(column))
+    return None if limit is None else float(limit)
 
 
 def check_thresholds(limits: Thresholds) -> Thresholds:

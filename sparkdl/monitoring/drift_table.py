@@ -17,6 +17,20 @@ _COLUMNS = ["feature", "metric", "value", "threshold", "status", "rows", "nulls"
 # Okabe and Ito's colours, see runs/views/figures/base.py.
 _BAD, _GOOD = "#d55e00", "#0072b2"
 MAX_ROWS = 40
+# Names of features in a line.
+MAX_NAMES = 12
+
+
+def as_text(names: Sequence[str]) -> str:
+    """Return the names of features, not too many.
+
+    Example:
+        >>> as_text(["a", "b"]), as_text(["a"] * 20)[-10:]
+        ('a, b', 'and 8 more')
+    """
+    more = len(names) - MAX_NAMES
+    text = ", ".join(names[:MAX_NAMES])
+    return f"{text} and {more} more" if more > 0 else text
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +48,8 @@ class Drift:
             a DataFrame with `window`, `version`, `metric`, `value`, `requests` and `labelled`.
         refused: of a watch, the number of alerts that places have refused for good so far, by
             place.
+        remarks: what the comparison cannot tell, such as drift of single elements of arrays whose
+            profile is of an older version.
     """
 
     table: pd.DataFrame
@@ -41,6 +57,7 @@ class Drift:
     left_out: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     performance: pd.DataFrame = field(default_factory=pd.DataFrame)
     refused: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], by: str | None) -> "Drift":
@@ -75,17 +92,17 @@ class Drift:
             note = f" ({few} comparisons had too few rows)" if few else ""
             return f"No feature of {num} has drifted{note}"
         verb = "has" if len(names) == 1 else "have"
-        return f"{len(names)} of {num} features {verb} drifted: {', '.join(names)}"
+        return f"{len(names)} of {num} features {verb} drifted: {as_text(names)}"
 
     @property
     def notes(self) -> list[str]:
-        """A line for each reason for which lines were left out, and each place without alerts."""
+        """Lines about what was not compared, lines that were left out, and refused alerts."""
         left_out = [
             f"{lines['num']} lines were left out ({reason}), such as {lines['example']}"
             for reason, lines in self.left_out.items()
         ]
         refused = [f"{num} alerts were refused by {place}" for place, num in self.refused.items()]
-        return left_out + refused
+        return [*self.remarks, *left_out, *refused]
 
     def __repr__(self) -> str:
         table = self._drift_first().head(MAX_ROWS)

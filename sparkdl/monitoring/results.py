@@ -35,7 +35,8 @@ def results(model: Any, *, root: str | None = None) -> Drift:
     """
     files = files_of(model, root)
     performance, refused = files.read_performance(), files.read_refused()
-    return Drift(files.read_windows(), "window", files.read_left_out(), performance, refused)
+    left_out, remarks = files.read_left_out(), files.read_remarks()
+    return Drift(files.read_windows(), "window", left_out, performance, refused, remarks)
 
 
 def acknowledge(model: Any, *, root: str | None = None) -> None:

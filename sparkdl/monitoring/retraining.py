@@ -12,7 +12,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.models import ModelVersion
 from sparkdl.models.registry import find
 from sparkdl.models.watch_files import ResultFiles
-from sparkdl.monitoring.drift_table import OTHER_VERSION
+from sparkdl.monitoring.drift_table import MAX_NAMES, OTHER_VERSION, as_text
 from sparkdl.monitoring.results import files_of
 from sparkdl.training.metric_names import direction_of_name
 
@@ -59,7 +59,8 @@ def should_retrain(
         model: a version of a model that is watched, its name, or the folder of the results.
         min_drifted: drift is a reason if a feature has drifted in this number of windows ...
         last: ... of the last ones with requests to the version.
-        columns: the features that count; by default all.
+        columns: the features that count, or columns of arrays, for all of their elements; by
+            default all.
         metrics: the metrics that count; by default all that were watched.
         performance: a table of `monitoring.performance`, whose last window with labels counts; by
             default the performance that was kept with the windows, see its argument `watched`.
@@ -101,18 +102,36 @@ def _drift_reasons(
 ) -> list[str]:
     table = table[table["status"] != OTHER_VERSION]
     for name, names in (("feature", columns), ("metric", metrics)):
-        values = list(table[name].unique())
-        if names is not None and len(table) and (unknown := [c for c in names if c not in values]):
-            raise ConfigError(f"no {name} {unknown[0]!r} was watched, but {', '.join(values)}.")
-        table = table if names is None else table[table[name].isin(list(names))]
+        if names is not None and len(table):
+            table = table[table[name].isin(_watched(list(table[name].unique()), names, name))]
     windows = sorted(table["window"].unique())[-last:]
     drifted = table[table["window"].isin(windows) & (table["status"] == "drift")]
     counts = drifted.groupby("feature", sort=False)["window"].nunique()
+    counts = counts[counts >= min_drifted]
+    if len(counts) > MAX_NAMES:
+        return [
+            f"{len(counts)} features have drifted in {min_drifted} or more of the last "
+            f"{len(windows)} windows: {as_text(list(counts.index))}"
+        ]
     return [
         f"{feature} has drifted in {count} of the last {len(windows)} windows"
         for feature, count in counts.items()
-        if count >= min_drifted
     ]
+
+
+def _watched(values: Sequence[str], names: Sequence[str], kind: str) -> list[str]:
+    """Return the values with some names; the name of a column of arrays has its elements.
+
+    Raises:
+        ConfigError: if there is none with one of the names.
+    """
+    found = []
+    for name in names:
+        some = [value for value in values if value == name or value.startswith(f"{name}[")]
+        if not some:
+            raise ConfigError(f"no {kind} {name!r} was watched, but {', '.join(values)}.")
+        found += some
+    return found
 
 
 def _watched_performance(files: ResultFiles, limits: Mapping[str, float]) -> pd.DataFrame:

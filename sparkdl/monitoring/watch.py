@@ -1,6 +1,7 @@
 """Runs on the driver. Watch the requests of a model in a stream: the verb `watch`."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from sparkdl import profiles
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError
 from sparkdl.files import storage
@@ -22,7 +24,7 @@ from sparkdl.monitoring.drift_table import Drift
 from sparkdl.monitoring.left_out import LeftOut, observed
 from sparkdl.monitoring.log_stream import check_source, lines_of, with_ticks
 from sparkdl.monitoring.logs.counting import COUNTS_SCHEMA, LogCounter, LogRows
-from sparkdl.monitoring.logs.places import Names
+from sparkdl.monitoring.logs.places import Names, Place
 from sparkdl.monitoring.metrics import check_metrics
 from sparkdl.monitoring.outbox import Outbox
 from sparkdl.monitoring.reference import reference_of
@@ -44,6 +46,8 @@ NUM_PARTS = 2
 _PARTS = "spark.sql.shuffle.partitions"
 # Seconds that the clocks of hosts may be apart.
 MIN_AHEAD_S = 60.0
+
+_logger = logging.getLogger("sparkdl.monitoring")
 
 
 class Watch:
@@ -95,7 +99,8 @@ class Watch:
         self._left_out.catch_up()
         batch, nums = self._before
         left_out, refused = self._files.read_left_out(nums), self._files.read_refused()
-        return Drift(self._files.read_windows(batch), "window", left_out, refused=refused)
+        windows, remarks = self._files.read_windows(batch), self._files.read_remarks()
+        return Drift(windows, "window", left_out, refused=refused, remarks=remarks)
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
@@ -188,9 +193,11 @@ def watch(
             the last one does not wait for the next request. Requests that a log tells later than
             that are too late. By default only requests end windows.
         metrics, thresholds, min_rows: see `drift`.
-        columns: the features to compare; by default all that are inputs or outputs of the model.
+        columns: the features to compare, or columns of arrays, for all of their elements; by
+            default all that are inputs or outputs of the model.
         inputs: the features that inputs are, where the names differ: `{"x": ["age", "income"]}`
-            for an input with several features in a row.
+            for an input with several features in a row, or `{"x": "features"}` for one that was
+            a column of arrays in the training data.
         outputs: the same for outputs, `{"output_0": "score"}`, if the profile has the predictions.
         alerts: places that are told of windows with drift: http(s) URLs, `callbacks.Webhook`,
             topics of Kafka, functions that take the alert. A place that does not take an alert
@@ -224,20 +231,20 @@ def watch(
     label, features, places, version = reference_of(model, columns, inputs, outputs, root)
     files = ResultFiles(storage.absolute(to) if to else _folder_of(version))
     checkpoint = checkpoint or files.checkpoint
+    ticks = None if idle_s is None else files.ticks
     since_ms = _since(files, asked_ms, model, version, root)
     lines = lines_of(session, source, options, is_stream=True, since_ms=since_ms)
     fixed = {"model": label, "source": source, "window_s": window_s, "metrics": list(names)}
-    fixed |= {"features": _digest(features), "since": as_text(since_ms)}
-    fixed |= {"has_idle_s": idle_s is not None}
-    _keep_options(files, checkpoint, fixed)
+    fixed |= {"features": _digest(features), "since": as_text(since_ms), "has_idle_s": bool(ticks)}
+    _keep_options(files, checkpoint, fixed, profiles.remarks(features))
     rows = LogRows(places, version.name if version else None, since_ms)
-    ahead_ms = int(max(late_s, MIN_AHEAD_S) * 1000)
-    counter = LogCounter(rows, counter_of(features, names), int(window_s * 1000), ahead_ms)
+    bins = counter_of(features, names, [place.feature for place in places])
+    counter = LogCounter(rows, bins, int(window_s * 1000), _ahead_ms(late_s))
     writer = WindowWriter(
         files=files,
         model=label,
         features=features,
-        outputs=frozenset(place.feature for place in places if place.is_output),
+        outputs=_outputs(features, bins.columns, places),
         metrics=names,
         limits=limits,
         min_rows=min_rows,
@@ -245,7 +252,7 @@ def watch(
         version=version.version if version else None,
     )
     writer.outbox.deliver()
-    windows = _windows(lines, counter, late_s, None if idle_s is None else files.ticks)
+    windows = _windows(lines, counter, late_s, ticks)
     stream = windows.writeStream.foreachBatch(writer).queryName(f"sparkdl watch {label}")
     stream = stream.trigger(**_trigger(available_now, trigger_s))
     start = partial(_start, session, stream, checkpoint)
@@ -280,6 +287,11 @@ def _since(
     return start_of(model, version, root) if version else 0
 
 
+def _ahead_ms(late_s: float) -> int:
+    """Return by how much the time of a request may be ahead of the clock."""
+    return int(max(late_s, MIN_AHEAD_S) * 1000)
+
+
 def _trigger(available_now: bool, trigger_s: float) -> dict[str, Any]:
     if available_now:
         return {"availableNow": True}
@@ -301,16 +313,24 @@ def _folder_of(version: ModelVersion | None) -> str:
     return folder_of(version)
 
 
+def _outputs(features: Features, columns: Sequence[int], places: Sequence[Place]) -> frozenset[str]:
+    """Return the names of the features that are in outputs of the model."""
+    pairs = zip(features, columns, strict=True)
+    return frozenset(name for name, column in pairs if places[column].is_output)
+
+
 def _digest(features: Features) -> str:
     return hashlib.sha256(to_json(features).encode()).hexdigest()[:16]
 
 
-def _keep_options(files: ResultFiles, checkpoint: str, options: dict[str, Any]) -> None:
-    """Write the options of the first start; later ones must have the same."""
+def _keep_options(
+    files: ResultFiles, checkpoint: str, options: dict[str, Any], remarks: Sequence[str]
+) -> None:
+    """Write the options of the first start; later ones must have the same. Tell the remarks."""
     first_options = files.read_options()
     if first_options is None:
         storage.write(files.options, to_json(options, indent=1))
-        return
+        first_options = options
     if changed := [name for name in options if first_options.get(name) != options[name]]:
         raise ConfigError(
             f"{files.folder} has the results of a watch with another value of {changed[0]!r}: "
@@ -323,6 +343,10 @@ def _keep_options(files: ResultFiles, checkpoint: str, options: dict[str, Any]) 
             "would be counted again. Pass the checkpoint of these results, or another folder as "
             "to=."
         )
+    if remarks or files.read_remarks():
+        files.write_remarks(remarks)
+    for text in remarks:
+        _logger.warning("the watch of %s: %s", options["model"], text)
 
 
 def _windows(

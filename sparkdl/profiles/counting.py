@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkdl.profiles.elements import matrix_of
 from sparkdl.profiles.histograms import Edges
 from sparkdl.profiles.summary import is_text, values_of
 
@@ -23,27 +24,40 @@ class FeatureBins:
     Attributes:
         edges: the edges of the bins of numbers; None for texts.
         categories: the texts that are counted one by one, before the number of all others.
+        element, size: the number of the element of arrays of this size that the feature is; an
+            array of another length counts as a null. None for a whole column.
     """
 
     edges: Edges | None = None
     categories: tuple[str, ...] = ()
+    element: int | None = None
+    size: int = 0
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> "FeatureBins":
-        """Return the bins of a feature of a profile."""
-        if "quantiles" in fields:
-            return cls(edges=Edges.from_fields(fields))
-        return cls(categories=tuple(fields.get("categories", ())))
+    def from_fields(cls, fields: Mapping[str, Any], is_alone: bool = False) -> "FeatureBins":
+        """Return the bins of a feature of a profile.
+
+        Args:
+            fields: the fields of the feature.
+            is_alone: the values of an element of arrays are in a column of their own.
+        """
+        if "quantiles" not in fields:
+            return cls(categories=tuple(fields.get("categories", ())))
+        edges = Edges.from_fields(fields)
+        if is_alone or "element" not in fields:
+            return cls(edges=edges)
+        return cls(edges=edges, element=fields["element"], size=fields["size"])
 
     def count(self, column: pa.Array) -> dict[str, Any]:
         """Return the counts of a column by part; NaN counts as a null."""
+        if self.element is not None:
+            return self.count_element(matrix_of(column, self.size)[0], len(column))
         counts: dict[str, Any] = {"n": [len(column)], "nulls": [column.null_count]}
         if self.edges:
             values = values_of(column)
             is_nan = np.isnan(values)
             counts["nulls"] = [column.null_count + int(is_nan.sum())]
-            edge_counts = self.edges.count(values[~is_nan])
-            counts |= {part: getattr(edge_counts, part) for part in NUMBERS}
+            counts |= self._count_numbers(values[~is_nan])
         elif is_text(column.type):
             texts = pa.array(self.categories, column.type)
             places = pc.index_in(column.drop_null(), texts).fill_null(len(texts))
@@ -52,20 +66,34 @@ class FeatureBins:
             )
         return {part: np.asarray(numbers, np.int64) for part, numbers in counts.items()}
 
+    def count_element(self, matrix: Any, num_rows: int) -> dict[str, Any]:
+        """Return the counts of the element in arrays of the right length; other rows are nulls."""
+        values = matrix[:, self.element]
+        values = values[~np.isnan(values)]
+        counts = {"n": [num_rows], "nulls": [num_rows - len(values)]}
+        counts |= self._count_numbers(values)
+        return {part: np.asarray(numbers, np.int64) for part, numbers in counts.items()}
+
+    def _count_numbers(self, values: Any) -> dict[str, Any]:
+        counts = self.edges.count(values) if self.edges else None
+        return {part: getattr(counts, part) for part in NUMBERS}
+
 
 @dataclass(frozen=True)
 class BinCounter:
     """A function for `mapInArrow` that counts the values of each group of a partition.
 
-    The first column is the group, which may be null; the other columns are the features.
+    The first column is the group, which may be null; the other columns have the features.
 
     Attributes:
         features: the bins of each feature.
         parts: the parts to return.
+        columns: the number of the column that has each feature.
     """
 
     features: tuple[FeatureBins, ...]
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...]
+    columns: tuple[int, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the numbers that are not zero, as rows of group, feature, part, bin and number."""
@@ -74,8 +102,7 @@ class BinCounter:
         for batch in batches:
             group_type = batch.column(0).type
             for group, rows in _groups(batch):
-                for number, feature in enumerate(self.features):
-                    counts = feature.count(rows.column(number + 1))
+                for number, counts in enumerate(self._counts(rows)):
                     for part in self.parts:
                         if part in counts:
                             key = group, number, part
@@ -83,6 +110,19 @@ class BinCounter:
         for (group, number, part), counts in sums.items():
             if (bins := np.flatnonzero(counts)).size:
                 yield _rows(pa.array([group], group_type), number, part, bins, counts[bins])
+
+    def _counts(self, rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+        """Yield the counts of each feature. The elements of arrays are taken apart once."""
+        matrices: dict[tuple[int, int], Any] = {}
+        for feature, place in zip(self.features, self.columns, strict=True):
+            column = rows.column(place + 1)
+            if feature.element is None:
+                yield feature.count(column)
+                continue
+            key = place, feature.size
+            if key not in matrices:
+                matrices[key] = matrix_of(column, feature.size)[0]
+            yield feature.count_element(matrices[key], len(column))
 
 
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[Any, pa.RecordBatch]]:

@@ -10,6 +10,9 @@ histograms are those of the training data, so that counts can be compared and ad
 | `category` | strings and booleans | the most frequent values, and the number of others |
 | `other` | all other types | only `n` and `nulls` |
 
+Arrays and ML vectors of one length are features of the kind `number`, one for each element: a model
+takes an element by its place. See `elements` for the columns that are of the kind `array`.
+
 `n` is the number of rows, and `num_values` the number of values that are not null. Values that are
 not finite count in the histograms only, and NaN only in `nans`.
 
@@ -25,17 +28,25 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sparkdl.errors import ConfigError
+from sparkdl.profiles import elements as array_elements
 from sparkdl.profiles.distribution import MAX_RANGES
+from sparkdl.profiles.elements import MAX_ELEMENTS, WHOLE, Choice, Elements
 from sparkdl.profiles.histograms import NUM_BINS, Edges
 from sparkdl.profiles.moments import Shape
-from sparkdl.profiles.summary import SUMMARY_SCHEMA, Summarizer, Summary, add_summaries
+from sparkdl.profiles.summary import (
+    SUMMARY_SCHEMA,
+    Summarizer,
+    Summary,
+    add_columns,
+    add_summaries,
+)
 from sparkdl.spark.capabilities import apply_in_arrow, to_arrow
 from sparkdl.spark.python import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FORMAT = 2
+FORMAT = 3
 
 
 def check(data: Any) -> None:
@@ -62,8 +73,13 @@ def profile(
     *,
     num_bins: int = NUM_BINS,
     max_ranges: int = MAX_RANGES,
+    elements: Elements = MAX_ELEMENTS,
 ) -> dict[str, Any]:
     """Return the profile of the columns of a DataFrame: counts, moments, histograms, categories.
+
+    Each element of arrays of one length, and of ML vectors, is a feature such as `x[3]`, or
+    `x[age]` where Spark ML knows the names of the elements. Elements of arrays of different lengths
+    are compared as one distribution, and the driver warns.
 
     Spark reads the DataFrame once. Counts are exact for a column with at most `max_ranges`
     different numbers. With more, a value next to the edge of a bin of equal width may count in the
@@ -75,12 +91,16 @@ def profile(
         num_bins: the number of fine bins of numbers, for the metrics `ks` and `wasserstein`.
         max_ranges: how many values or ranges of values of a column are counted apart. A Spark task
             needs 16 bytes for each.
+        elements: the number of elements of longer arrays that are features: that many elements are
+            taken, spread evenly, the column as a whole is a feature, and the driver warns. Or the
+            numbers of the elements, for one column: `{"pixels": [0, 391, 783]}`. With 0, none is.
 
     Returns:
-        `{"format": 2, "features": {column: {...}}}`, see docs/models.md, as JSON can hold it.
+        `{"format": 3, "features": {name: {...}}}`, see docs/models.md, as JSON can hold it.
 
     Raises:
-        ConfigError: if the DataFrame has no column with one of the names, or several with one.
+        ConfigError: if the DataFrame has no column with one of the names, or several with one, or
+            `elements` is invalid.
 
     Example:
         >>> from sparkdl import monitoring
@@ -96,18 +116,53 @@ def profile(
         return dict(data)
     frame = data if columns is None else data.select(*known_columns(data, columns))
     kinds = [kind_of(field.dataType) for field in frame.schema]
-    summaries = _summaries(frame, kinds, max_ranges)
-    features = {
-        field.name: {
-            "kind": kind,
-            "type": field.dataType.simpleString(),
-            "n": summary.n,
-            "nulls": summary.nulls,
-            **_content(kind, summary, num_bins),
-        }
-        for field, kind, summary in zip(frame.schema, kinds, summaries, strict=True)
-    }
+    choices = [
+        array_elements.choice_of(elements, field.name) if kind == "array" else None
+        for field, kind in zip(frame.schema, kinds, strict=True)
+    ]
+    found = _summaries(frame, kinds, choices, max_ranges)
+    features: dict[str, Any] = {}
+    for field, kind, choice, (size, summaries) in zip(
+        frame.schema, kinds, choices, found, strict=True
+    ):
+        _check_choice(field.name, choice, size)
+        names = array_elements.names_of(field.name, size or 0, field.metadata)
+        for element, summary in summaries.items():
+            name = field.name if element == WHOLE else names[element]
+            if name in features:
+                raise ConfigError(
+                    f"{name!r} is the name of a column and of an element of an array: rename one."
+                )
+            features[name] = _feature(field, kind, summary, num_bins, size, element)
+    array_elements.warn(features)
     return {"format": FORMAT, "features": features}
+
+
+def _check_choice(column: str, choice: Choice | None, size: int | None) -> None:
+    if size and isinstance(choice, tuple) and (unknown := [n for n in choice if n >= size]):
+        raise ConfigError(
+            f"elements has {unknown[0]} for the column {column!r}, whose arrays have {size} "
+            f"elements, from 0 to {size - 1}."
+        )
+
+
+def _feature(
+    field: Any, kind: str, summary: Summary, num_bins: int, size: int | None, element: int
+) -> dict[str, Any]:
+    """Return the fields of a column, or of an element of its arrays."""
+    data_type = field.dataType
+    place: dict[str, Any] = {"size": size} if kind == "array" else {}
+    if element != WHOLE:
+        kind, data_type = "number", getattr(data_type, "elementType", T.DoubleType())
+        place = {"column": field.name, "element": element, "size": size}
+    return {
+        "kind": kind,
+        "type": data_type.simpleString(),
+        **place,
+        "n": summary.n,
+        "nulls": summary.nulls,
+        **_content(kind, summary, num_bins),
+    }
 
 
 def known_columns(data: "DataFrame", columns: Sequence[str]) -> list[Any]:
@@ -134,15 +189,17 @@ def _content(kind: str, summary: Summary, num_bins: int) -> dict[str, Any]:
     return {**summary.moments.fields(shape), **edges.count(values, counts).fields()}
 
 
-def _summaries(frame: "DataFrame", kinds: Sequence[str], max_ranges: int) -> list[Summary]:
+def _summaries(
+    frame: "DataFrame", kinds: Sequence[str], choices: Sequence[Choice | None], max_ranges: int
+) -> list[tuple[int | None, dict[int, Summary]]]:
+    """Return the summaries of the columns, see `add_columns`."""
     if not kinds:
         return []
     schema = T.StructType(_from_arrow_schema())
-    parts = map_in_arrow(as_arrow(frame, kinds), Summarizer(len(kinds), max_ranges), schema)
+    parts = map_in_arrow(as_arrow(frame, kinds), Summarizer(tuple(choices), max_ranges), schema)
     add = functools.partial(add_summaries, max_ranges=max_ranges)
-    rows = to_arrow(apply_in_arrow(parts, "feature", add, schema)).to_pylist()
-    by_feature = {row["feature"]: Summary.from_row(row) for row in rows}
-    return [by_feature.get(number, Summary()) for number in range(len(kinds))]
+    rows = to_arrow(apply_in_arrow(parts, "key", add, schema)).to_pylist()
+    return add_columns(rows, choices, max_ranges)
 
 
 def _from_arrow_schema() -> list[T.StructField]:

@@ -71,7 +71,12 @@ def test_a_log_is_compared_as_a_whole_and_by_window(
     # Whether the scheduler has seen the exit code is not known here.
     assert json.loads(run_cli(*new, code=1))["drifted"] == ["age"]
     assert run_cli("m", str(log), "--acknowledge") == ""
-    assert json.loads(run_cli(*new)) == {"drifted": [], "left_out": {}, "rows": []}
+    assert json.loads(run_cli(*new)) == {
+        "drifted": [],
+        "left_out": {},
+        "remarks": [],
+        "rows": [],
+    }
     statuses = monitoring.results("m").table["status"].tolist()
     assert sorted(statuses) == ["drift"] * 2 + ["ok"] * 2 + ["other version"] * 4
 

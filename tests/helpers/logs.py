@@ -18,6 +18,7 @@ __all__ = [
     "START_MS",
     "add_requests",
     "expected",
+    "numbers",
     "request",
     "windows",
     "write_log",
@@ -27,7 +28,8 @@ HOUR_MS = 3_600_000
 START_MS = 1_763_978_400_000  # 2025-11-24 10:00 UTC, so that no request lies in the future
 
 
-def _numbers(values: Any) -> dict[str, Any]:
+def numbers(values: Any) -> dict[str, Any]:
+    """The fields of a feature of a profile."""
     values = np.asarray(values, np.float64)
     moments, distribution = Moments.of(values), Distribution.of(values)
     described = distribution.values(), distribution.counts
@@ -41,7 +43,7 @@ def _numbers(values: Any) -> dict[str, Any]:
 PROFILE: dict[str, Any] = {
     "format": 2,
     "features": {
-        "age": _numbers(np.arange(1000) / 1000),
+        "age": numbers(np.arange(1000) / 1000),
         "word": {
             "kind": "category",
             "type": "string",

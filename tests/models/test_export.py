@@ -58,7 +58,7 @@ def test_the_best_trial_of_a_run_is_exported_with_its_lineage(
     assert version.lineage["params"] == {"lr": 0.2}
     assert version.lineage["run_path"] == run.path
     assert version.profile is not None
-    assert version.profile["features"]["x"]["num_values"] == 40
+    assert version.profile["features"]["x[3]"]["num_values"] == 10
     x = np.array([row[1] for row in rows], "float32")
     expected = run.best.model().predict(x, verbose=0)
     assert np.allclose(served(version, inputs=x)["output_0"], expected)

@@ -55,7 +55,7 @@ def features(spark: SparkSession, values: "np.ndarray[Any, Any]") -> dict[str, A
     ]
     df = spark.createDataFrame(rows, SCHEMA).repartition(3)
     profile = profiles.profile(df)
-    assert profile["format"] == 2
+    assert profile["format"] == 3
     by_name: dict[str, Any] = profile["features"]
     return by_name
 
@@ -90,13 +90,13 @@ def test_constants_arrays_and_columns_without_values(features: dict[str, Any]) -
     none = features["none"]
     assert (none["num_values"], none["nulls"], none["mean"]) == (0, NUM_ROWS, None)
     assert none["quantiles"] == {"edges": [-math.inf, math.inf], "counts": [0]}
-    pixels = features["pixels"]
-    assert (pixels["kind"], pixels["n"], pixels["nulls"]) == ("array", NUM_ROWS, 1)
-    assert pixels["num_values"] == 2 * (NUM_ROWS - 1)
-    assert pixels["max"] == NUM_ROWS - 1
-    vector = features["vector"]
-    assert (vector["kind"], vector["num_values"]) == ("array", 3 * (NUM_ROWS - 1))
-    assert vector["mean"] == pytest.approx(1 / 3)
+    first, second = features["pixels[0]"], features["pixels[1]"]
+    assert (first["kind"], first["type"], first["column"]) == ("number", "float", "pixels")
+    assert (first["n"], first["nulls"], first["num_values"]) == (NUM_ROWS, 1, NUM_ROWS - 1)
+    assert (first["element"], first["size"], first["max"]) == (0, 3, NUM_ROWS - 1)
+    assert (second["n"], second["nulls"], second["num_values"]) == (NUM_ROWS, NUM_ROWS, 0)
+    assert [features[f"vector[{i}]"]["mean"] for i in range(3)] == [1.0, 0.0, 0.0]
+    assert "pixels" not in features and "vector" not in features
     assert {k: v for k, v in features["time"].items() if k != "type"} == {
         "kind": "other",
         "n": NUM_ROWS,

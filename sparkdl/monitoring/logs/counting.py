@@ -142,7 +142,7 @@ class LogCounter:
 
     Attributes:
         rows: the features and the model.
-        counter: the bins of the features, in the order of their places.
+        counter: the bins of the features, which are in the columns of the places.
         window_ms: milliseconds of a window.
         ahead_ms: milliseconds that the time of an event may be ahead of the clock. An event that is
             further ahead would end all windows before it, and is left out.
@@ -168,7 +168,8 @@ class LogCounter:
             yield _result(0, None, pa.RecordBatch.from_pydict(numbers))
 
     def _is_of_side(self, feature: int, side: str) -> bool:
-        return side in ("both", "outputs" if self.rows.places[feature].is_output else "inputs")
+        place = self.rows.places[self.counter.columns[feature]]
+        return side in ("both", "outputs" if place.is_output else "inputs")
 
 
 class _State:
