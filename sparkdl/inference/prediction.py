@@ -17,7 +17,7 @@ from sparkdl.inference.features import FeatureColumns
 from sparkdl.inference.loader import LoadedModel
 from sparkdl.inference.model_file import StoredModel
 from sparkdl.inference.predict_task import PredictTask
-from sparkdl.inference.resolve import resolve_model
+from sparkdl.inference.resolve import model_of, resolve_model
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.trained_columns import TrainedColumns
 from sparkdl.options import check_count
@@ -273,6 +273,7 @@ def _resolve(
     model: Any, features: Any, signature: str, tags: tuple[str, ...], outputs: Any
 ) -> tuple[StoredModel, LoadedModel | DeclaredModel]:
     """Return a model as executors load it, and as the driver knows it."""
+    model = model_of(model)
     if library := declared_library(model):
         return declare(model, library, features, outputs)
     if outputs is not None:

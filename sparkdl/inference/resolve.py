@@ -24,7 +24,10 @@ from sparkdl.inference.model_file import (
     read_files,
     temporary_folder,
 )
-from sparkdl.runs import Run, Trial
+from sparkdl.inference.torch_files import TORCH_FILES
+from sparkdl.inference.torch_objects import is_torch
+from sparkdl.runs import Run, Trial, trial_files
+from sparkdl.runs.results import returned_model
 
 _logger = logging.getLogger("sparkdl.inference")
 
@@ -49,10 +52,7 @@ def resolve_model(
     if library := library_of_object(model):
         _check_tensorflow()
         return _in_memory(model, library)
-    if isinstance(model, Run):
-        model = trial_of(model)
-    if isinstance(model, Trial):
-        model = model.model_path
+    model = model_of(model)
     if not isinstance(model, str | os.PathLike):
         raise ConfigError(
             f"model is a {type(model).__name__}; expected a path, a Keras model, a Run, a Trial or "
@@ -63,6 +63,29 @@ def resolve_model(
         return _with_loader(url)
     _check_tensorflow()
     return _from_url(url, signature, tags)
+
+
+def model_of(model: Any) -> Any:
+    """Return the model of a run or a trial: its path, or the module of PyTorch that it returned.
+
+    Args:
+        model: a run, whose best trial counts, or a trial; anything else is returned unchanged.
+
+    Raises:
+        ConfigError: if the trial has no model.
+    """
+    trial = trial_of(model) if isinstance(model, Run) else model
+    if not isinstance(trial, Trial):
+        return model
+    try:
+        return trial.model_path
+    except ConfigError:
+        returned = returned_model(trial.path)
+        if is_torch(returned):
+            return returned
+        if str(trial.outputs.get("model")).endswith(TORCH_FILES):
+            return trial_files.artifact_url(trial.path, trial.outputs, "model")
+        raise
 
 
 def _check_tensorflow() -> None:

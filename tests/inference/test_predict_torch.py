@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkdl import experiment
+from sparkdl import data, experiment
 from sparkdl.errors import ConfigError
 from tests.helpers.models import numbers, values
+from tests.helpers.runs import quiet
 
 pytestmark = [
     pytest.mark.slow,
@@ -215,3 +216,29 @@ def test_floats_have_the_dtype_of_the_weights(
     (found,) = tasks[0]([pa.record_batch({"x": [0.1, 1.0]})])
     expected = module(torch.tensor([[0.1], [1.0]], dtype=getattr(torch, floats))).tolist()
     assert found["prediction"].to_pylist() == [row[0] for row in expected]
+
+
+@pytest.mark.parametrize("returned", ["module", "program"])
+def test_a_trial_knows_its_module_and_the_columns_of_its_training(
+    spark: SparkSession, root: str, returned: str
+) -> None:
+    def train() -> dict[str, Any]:
+        import torch
+
+        columns = {"feature_cols": ["age", "visits"], "label_cols": "y"}
+        rows = data.dataset("train", fill={"age": 48.0}, batch_size_per_worker=1, **columns)
+        x, _ = next(iter(rows.as_torch()))
+        net = torch.nn.Linear(2, 1, bias=False)
+        net.weight.data[:] = torch.tensor([[1.0, 100.0]])
+        assert net(x).item() == 320.0
+        if returned == "module":
+            return {"model": net, "size": 1}
+        torch.jit.save(torch.jit.script(net), "net.pt")
+        return {"model": "net.pt", "size": 1}
+
+    df = spark.createDataFrame(
+        [(20.0, 3.0, 0.0), (None, 4.0, 1.0)], "age double, visits double, y double"
+    ).coalesce(1)
+    run = experiment.launch(train, data=df, **quiet(root))
+    scored = experiment.predict(run, df.select("visits", "age"), outputs="double", errors="null")
+    assert [row.prediction for row in scored.collect()] == [320.0, 448.0]
