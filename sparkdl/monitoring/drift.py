@@ -52,7 +52,7 @@ def drift(
             each, such as `{"psi": 0.2, "js": {"age": 0.15}}`. See `monitoring.thresholds`. By
             default 0.2 for `psi` and 0.1 for the others, or the value that a group of this size
             reaches by chance, if this is larger: fewer than 5 % of groups without drift have an
-            alarm, however many features are compared. For `chi_squared`, a p-value of 0.05 divided
+            alarm, however many features are compared. For `chi_squared`, a p-value of 0.01 divided
             by the number of comparisons in a group.
         min_rows: with fewer rows, no feature of a group has drifted: its status is `too few rows`.
 

@@ -136,7 +136,7 @@ METRICS: Mapping[str, Metric] = {
         in_stds=True,
         by_chance=chance.wasserstein,
     ),
-    "chi_squared": Metric(distances.chi_squared, None, 0.05, is_p_value=True),
+    "chi_squared": Metric(distances.chi_squared, None, chance.ALARM_RATE, is_p_value=True),
 }
 
 
