@@ -41,6 +41,10 @@ def receive(connection: Connection) -> tuple[list[Any], Mapping[str, Any]]:
 def _describe(array: Any, buffers: list[bytes]) -> dict[str, Any]:
     if isinstance(array, list):
         return {"rows": [_describe(np.asarray(row), buffers) for row in array]}
+    if array.dtype == object and array.size and all(isinstance(v, bytes) for v in array.flat):
+        values = array.ravel().tolist()
+        buffers.append(b"".join(values))
+        return {"lengths": [len(value) for value in values], "shape": array.shape}
     if array.dtype.kind in "OSU":
         texts = [v.decode() if isinstance(v, bytes) else v for v in array.ravel().tolist()]
         if wrong := [v for v in texts if not isinstance(v, str | None)]:
@@ -56,4 +60,8 @@ def _array(described: Mapping[str, Any], connection: Connection) -> Any:
     if "text" in described:
         return np.array(described["text"], object).reshape(described["shape"])
     data = connection.recv_bytes()
+    if "lengths" in described:
+        ends = np.cumsum(described["lengths"]).tolist()
+        values = [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+        return np.array([*values, None], object)[:-1].reshape(described["shape"])
     return np.frombuffer(bytearray(data), described["dtype"]).reshape(described["shape"])

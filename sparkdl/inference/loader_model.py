@@ -32,6 +32,8 @@ from sparkdl.inference.traced_model import TracedModel
 FILES = "files"
 CODE = "code"
 _FORMAT = 1
+# The dtypes whose arrays have objects, with an empty one of each.
+TEXTS: Mapping[str, str | bytes] = {"string": "", "bytes": b""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def _from_dict(content: Mapping[str, Any]) -> TensorSpec:
 
 def _fit(array: Any, spec: TensorSpec) -> Any:
     """Return rows as the function takes them, which it may change."""
-    if spec.dtype != "string":
+    if spec.dtype not in TEXTS:
         array = fit_rows(array, spec, np.dtype(spec.dtype))
     return array if array.flags.writeable else array.copy()
 
@@ -249,8 +251,11 @@ def _dtype_of(name: str, array: "np.ndarray[Any, Any]") -> str:
         array.dtype == object and all(isinstance(value, str) for value in array.flat)
     ):
         return "string"
+    if array.dtype == object and all(isinstance(value, bytes) for value in array.flat):
+        return "bytes"
     if array.dtype.kind not in "biuf":
         raise ValueError(
-            f"the output {name!r} is an array of {array.dtype}; expected numbers, booleans or text."
+            f"the output {name!r} is an array of {array.dtype}; expected numbers, booleans, text "
+            "or bytes."
         )
     return str(array.dtype.name)

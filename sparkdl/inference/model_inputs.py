@@ -216,7 +216,7 @@ def _default_dtype(column_dtype: Any, keep_dtypes: bool) -> str:
 
 def _check_dtype(name: str, dtype: str, column_dtype: Any, choice: Any) -> None:
     """Validate that columns can be cast to the dtype of an input without losing fractions."""
-    takes_text = dtype == "string"
+    takes_text = dtype in ("string", "bytes")
     is_text = column_dtype.kind == "O"
     takes_fractions = dtype.startswith(("float", "bfloat"))
     if takes_text == is_text and (takes_fractions or is_text or column_dtype.kind != "f"):

@@ -18,6 +18,7 @@ from sparkdl.files.model_objects import library_of_model, write_model_object
 from sparkdl.host.optional_packages import require
 from sparkdl.inference.loader_model import (
     FILES,
+    TEXTS,
     LoaderModel,
     learn_outputs,
     read_loader_model,
@@ -116,15 +117,18 @@ def _spec_of(name: str, value: Any) -> TensorSpec:
             "x[:8], or a dict of these by name of the input."
         )
     text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
-    if text == "string" or text.startswith("str") or _is_text(value):
+    if text == "string" or text.startswith("str") or _are(str, value):
         text = "string"
+    elif _are(bytes, value):
+        text = "bytes"
     try:
-        np.dtype("O" if text == "string" else text)
+        np.dtype("O" if text in TEXTS else text)
     except TypeError:
         text = "object"
     if text == "object":
         raise ConfigError(
-            f"signature has the input {name!r} with {dtype}; expected numbers, booleans or text."
+            f"signature has the input {name!r} with {dtype}; expected numbers, booleans, text or "
+            "bytes (an array of dtype object)."
         )
     return TensorSpec(name, tuple(shape)[1:], text)
 
@@ -134,9 +138,10 @@ def _brief(value: Any) -> str:
     return text if len(text) < 100 else f"a {type(value).__name__}"
 
 
-def _is_text(value: Any) -> bool:
+def _are(kind: type, value: Any) -> bool:
+    """Return True for an array of objects of a type."""
     return str(getattr(value, "dtype", "")) == "object" and all(
-        isinstance(each, str) for each in np.asarray(value, object).flat
+        isinstance(each, kind) for each in np.asarray(value, object).flat
     )
 
 
@@ -144,7 +149,7 @@ def _rows(value: Any, spec: TensorSpec, length: int) -> Any:
     if type(value).__name__ == "TensorSpec":
         return _zeros(spec, length)
     array = np.array(value.detach().cpu() if hasattr(value, "detach") else value)  # A copy.
-    return array.astype(object) if spec.dtype == "string" else array
+    return array.astype(object) if spec.dtype in TEXTS else array
 
 
 def _lengths_of(specs: Sequence[TensorSpec]) -> Sequence[int]:
@@ -155,7 +160,8 @@ def _lengths_of(specs: Sequence[TensorSpec]) -> Sequence[int]:
 
 def _zeros(spec: TensorSpec, length: int) -> Any:
     shape = [_NUM_ROWS, *(length if n is None else n for n in spec.shape or ())]
-    return np.full(shape, "", object) if spec.dtype == "string" else np.zeros(shape, spec.dtype)
+    empty = TEXTS.get(spec.dtype)
+    return np.zeros(shape, spec.dtype) if empty is None else np.full(shape, empty, object)
 
 
 # ---- the files

@@ -181,7 +181,7 @@ class ModelProcess:
 
 def _decoded(array: Array, spec: TensorSpec) -> Array:
     if spec.dtype != "string":
-        return np.asarray(array)
+        return np.asarray(array)  # Bytes stay as they are.
     try:
         texts = [v.decode() if isinstance(v, bytes) else str(v) for v in array.ravel().tolist()]
     except UnicodeDecodeError as exc:
@@ -198,7 +198,7 @@ def _encoded(output: Any) -> Any:
     texts = output.ravel().tolist()
     if None in texts:
         raise RequestError("INTERNAL", "the model has returned None for a text, which has no form")
-    encoded = [text.encode() for text in texts]
+    encoded = [text if isinstance(text, bytes) else text.encode() for text in texts]
     return np.array([*encoded, None], object)[:-1].reshape(output.shape)
 
 
@@ -226,7 +226,9 @@ def serving_signature(model: LoaderModel) -> Signature:
 def _info(spec: TensorSpec, may_be_ragged: bool = False) -> TensorInfo:
     is_ragged = may_be_ragged and None in (spec.shape or ())
     shape = None if is_ragged else (None, *(spec.shape or ()))
-    return TensorInfo(spec.name, spec.dtype, shape, is_ragged)
+    # TensorFlow's strings are bytes.
+    dtype = "string" if spec.dtype == "bytes" else spec.dtype
+    return TensorInfo(spec.name, dtype, shape, is_ragged)
 
 
 def _metadata(info: TensorInfo) -> dict[str, Any]:

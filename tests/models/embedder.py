@@ -56,6 +56,17 @@ def subtract(folder: Path) -> Callable[[Any], Any]:
     return function
 
 
+def picture(folder: Path) -> Callable[..., Any]:
+    """A model that takes and returns bytes."""
+
+    def function(image: Any) -> dict[str, Any]:
+        assert all(isinstance(value, bytes) for value in image)
+        turned = np.array([*(value[::-1] for value in image), None], object)[:-1]
+        return {"size": np.array([len(value) for value in image]), "raw_bytes": turned}
+
+    return function
+
+
 def empty(folder: Path) -> Callable[[Any], Any]:
     """A model without outputs."""
     return lambda rows: {}

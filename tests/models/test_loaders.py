@@ -1,5 +1,6 @@
 """Models of any framework as versions: exported, loaded, applied, served, described for KServe."""
 
+import base64
 import json
 import os
 import shutil
@@ -169,6 +170,32 @@ def test_a_server_answers_from_a_process_of_the_model(
     assert eventually(lambda: not Path(f"/proc/{process}").exists(), 20)
 
 
+@pytest.mark.slow
+def test_bytes_that_are_no_text_come_to_the_model_and_back(root: str, spark: SparkSession) -> None:
+    images = [b"\xff\xd8\x00", b"", b"plain"]
+    coded = [{"b64": base64.b64encode(image).decode()} for image in images]
+    example = {"image": np.array(images, object)}
+    exported(None, root, loader=embedder.picture, signature=example)
+    df = spark.createDataFrame([(image,) for image in images], "image binary")
+    found = experiment.predict(models.get("any", root=root), df, feature_cols={"image": "image"})
+    rows = found.collect()
+    assert [(row.prediction_size, bytes(row.prediction_raw_bytes)) for row in rows] == [
+        (len(image), image[::-1]) for image in images
+    ]
+    with serving.start("any", root=root, port=0, batching=True) as server:
+        body = {"instances": coded[:2] + ["plain"]}
+        status, answer = ask(server, "/v1/models/any:predict", body)
+        assert status == 200
+        expected = [base64.b64encode(image[::-1]).decode() for image in images]
+        assert [(row["size"], row["raw_bytes"]["b64"]) for row in answer["predictions"]] == [
+            *zip(map(len, images), expected, strict=True)
+        ]
+        tensor = {"name": "image", "datatype": "BYTES", "shape": [3], "data": coded}
+        status, answer = ask(server, "/v2/models/any/infer", {"inputs": [tensor]})
+        outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+        assert status == 200 and outputs["size"] == [3, 0, 5]
+
+
 def _get(server: serving.Server, path: str) -> Any:
     with urllib.request.urlopen(f"{server.url}{path}", timeout=60) as answer:
         return json.loads(answer.read())
@@ -260,7 +287,7 @@ def test_a_loader_that_fails_in_the_server_is_told(
         ({"loader": "json:no_such_function"}, "cannot be imported: module 'json' has no attribute"),
         ({"signature": None}, "signature is missing"),
         ({"signature": {"text": "one"}}, "expected an array with a batch of rows"),
-        ({"signature": {"x": np.array([b"1"])}}, "expected numbers, booleans or text"),
+        ({"signature": {"x": np.array([b"1"])}}, "expected numbers, booleans, text or bytes"),
         ({"signature": {**BATCH, "scale": np.ones(3)}}, "different numbers of rows"),
         ({"onnx": True}, "for models of Keras"),
     ],
