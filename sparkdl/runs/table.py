@@ -23,6 +23,9 @@ MAX_NOTE = 160
 MAX_MESSAGES = 5
 MAX_MESSAGE = 1000
 
+# A longer title of a column may be broken after its underscores.
+MAX_TITLE = 16
+
 # Of the numbers of trials without a metric, the table shows the first ones.
 MAX_UNNAMED = 8
 
@@ -326,7 +329,7 @@ def html(view: View) -> str:
     """Return the table of a run as HTML with inline styles, which any notebook shows."""
     columns = _columns(view) if view.trials else []
     titles = [title for title, _ in columns]
-    head = "".join(_td(title, title, "font-weight:bold") for title in titles)
+    head = "".join(_head(title) for title in titles)
     body = []
     rows = zip(*(cells for _, cells in columns), strict=True)
     for trial, cells in zip(view.shown_trials, rows, strict=True):
@@ -353,6 +356,15 @@ def grid(columns: Sequence[tuple[str, Sequence[str]]]) -> str:
         for row in rows
     ]
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
+
+
+def _head(title: str) -> str:
+    """Return a title, which a narrow page may break after an underscore, if the title is long."""
+    cell = _td(title, title, "font-weight:bold")
+    if len(title) <= MAX_TITLE:
+        return cell
+    text = markup.escape(title)
+    return f"{cell.removesuffix(f'{text}</td>')}{text.replace('_', '_<wbr>')}</td>"
 
 
 def _td(title: str, cell: str, style: str, trial: Trial | None = None) -> str:

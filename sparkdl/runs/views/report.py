@@ -30,7 +30,7 @@ _TIMES = {
     "starting": ("#9aa1ab", "the process and its imports"),
     "first step": ("#a8d3ee", "training, until the first report"),
     "reporting": ("#009e73", "training, in context.report"),
-    "training": ("#0072b2", "the rest of it"),
+    "rest": ("#0072b2", "training, the rest of it"),
 }
 _FACTS = (
     "description",
@@ -226,7 +226,7 @@ def _times(run: RunView) -> str:
         "starting": used.starting_s,
         "first step": used.first_step_s,
         "reporting": used.reporting_s,
-        "training": max(0.0, used.running_s - used.first_step_s - used.reporting_s),
+        "rest": max(0.0, used.running_s - used.first_step_s - used.reporting_s),
     }
     total = sum(seconds.values())
     if not total:
@@ -275,7 +275,7 @@ def _trials(run: RunView) -> str:
     if not run.trials:
         return ""
     view = replace(run.view(), headline="", in_common=())
-    return _section("Trials", "", f'<div class="wide">{table.html(view)}</div>')
+    return _section("Trials", "", f'<div class="wide trials">{table.html(view)}</div>')
 
 
 def _failures(run: RunView) -> str:

@@ -31,6 +31,7 @@ from sparkdl.runs.views.figures.base import COLORS
 from sparkdl.runs.views.figures.timeline import Bar, assign_rows
 from sparkdl.runs.views.report import write_report
 from tests.helpers.runs import quiet
+from tests.ui.browsers import browser_page, chromium
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -431,6 +432,35 @@ def test_report_runs_no_script_in_the_text_of_a_user(
     assert "data-owned" not in re.search("<html[^>]*>", seen)[0]  # type: ignore[index]
     assert seen.count('class="plot-container') == 6
     assert not re.search(r"could not draw it: [^$]", seen)
+
+
+@pytest.mark.slow
+def test_nothing_of_a_report_is_cut_at_1400_pixels(root: str) -> None:
+    names = ["learning_rate", "a_rather_long_name_of_a_parameter_that_is_true", "units", "kind"]
+    params = [{name: i * (7 + j) % 13 for j, name in enumerate(names)} for i in range(30)]
+    error = {"state": "FAILED", "error": "InternalError: " + "no space left on the device " * 9}
+    run = make_run(root, params, lambda i: complete(i / 30, loss=1.0) if i % 9 else error)
+    for trial in run.trials:
+        report_steps(trial, [0.1, 0.2, 0.3])
+    with chromium() as browser:
+        uri = Path(write_report(run)).as_uri()
+        with browser_page(browser, uri, viewport={"width": 1400, "height": 900}) as tab:
+            tab.wait_for_selector("section:has-text('Slots over time') .main-svg")
+            assert tab.evaluate(SCROLLING) == []
+            assert tab.evaluate(CUT_TEXTS) == []
+
+
+# The parts of a page that are wider than their place, and the texts beyond the edge of a figure.
+SCROLLING = """() => [...document.querySelectorAll("main, section, .wide, .figure")]
+  .filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .map((each) => each.closest("section")?.querySelector("h2")?.textContent)"""
+CUT_TEXTS = """() => [...document.querySelectorAll("svg.main-svg")].flatMap((figure) => {
+  const { left, right } = figure.getBoundingClientRect();
+  return [...figure.querySelectorAll("text")].filter((text) => {
+    const place = text.getBoundingClientRect();
+    return place.width && (place.left < left - 1 || place.right > right + 1);
+  }).map((text) => text.textContent);
+})"""
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def slices(run: RunView) -> "Figure | None":
     numbers = [float(t.last_value or 0) for t in drawn]
     axis = value_axis(numbers, [float(t.value or 0) for t in best])
     heights, y = _heights(shown, numbers, axis)
-    grid = Grid(len(names[:MAX_AXES]), NUM_COLUMNS)
+    grid = Grid(len(names[:MAX_AXES]), min(NUM_COLUMNS, len(names)))
     traces: list[Any] = []
     layout: dict[str, Any] = {}
     for number, name in enumerate(names[:MAX_AXES]):
