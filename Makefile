@@ -16,7 +16,7 @@ LANES := -n 3
 # Tests that need hosts, servers or Spark applications of their own are in a target of their own.
 CLUSTERS := tests/clusters
 
-.PHONY: help setup demo circle notebooks test test-fast test-clusters compat compat-smoke dist soak check format docs bench clean
+.PHONY: help setup demo circle notebooks test test-fast test-clusters test-torch compat compat-smoke dist soak check format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -51,6 +51,9 @@ test-clusters: setup $(VENV)/spark-classes.jsa  ## run the tests with clusters, 
 	@bash scripts/iproute.sh
 	@mkdir -p build/tests
 	@. scripts/java.sh && TMPDIR=$(CURDIR)/build/tests $(BIN)/python -m pytest $(LANES) $(CLUSTERS)
+
+test-torch: setup  ## run the tests with PyTorch, transformers and Lightning in an environment of their own
+	@bash scripts/torch.sh $(ONCE)
 
 # An environment for each end of the allowed versions; installing them takes minutes.
 compat:  ## run the core of the tests on the oldest and newest versions, or ENVIRONMENTS="oldest"
