@@ -4,7 +4,6 @@ They read, copy and delete runs without Spark.
 """
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -106,10 +105,6 @@ def _show(arguments: argparse.Namespace) -> int:
             print(f"Tags: {', '.join(annotations.tags)}")
         for note in annotations.notes:
             print(f"Note: {note}")
-        failed = [t for t in run.trials if t.state in ("FAILED", "INVALID") and t.attempts]
-        if failed:
-            number = failed[0].number
-            print(f"The log of trial {number}: sparkdl logs {shlex.quote(run.path)} {number}")
     return 0 if run.state == "COMPLETE" else 1
 
 

@@ -119,7 +119,9 @@ class View:
             rest = len(self.unnamed) - MAX_UNNAMED
             lines.append(f"{rest} more numbers are in trial.metrics and run.to_pandas()")
         lines += _long_messages(self.shown_trials)
-        if failed := [trial for trial in self.trials if trial.state == TrialState.FAILED]:
+        states = (TrialState.FAILED, TrialState.INVALID)
+        failed = [t for t in self.trials if t.state in states and t.attempts]
+        if failed:
             command = f"sparkdl logs {shlex.quote(self.path)} {failed[0].number}"
             lines.append(f"Log of failed trial {failed[0].number}: {command}")
         lines += [f"Excluded: {name}, {reason}" for name, reason in self.excluded.items()]

@@ -100,8 +100,8 @@ def test_show_of_a_run_with_failures_names_the_command_for_their_log(
     )
     opened.close(RunEnded(state=RunState.COMPLETE))
     assert main(["show", opened.run.path]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert main(shlex.split(last.partition(": sparkdl ")[2])) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if ": sparkdl logs" in line]
+    assert main(shlex.split(line.partition(": sparkdl ")[2])) == 0
     assert capsys.readouterr().out == "the traceback\n"
 
 

@@ -12,7 +12,7 @@ from sparkdl.runs.states import TrialState
 
 
 def trials_of(params: list[dict[str, Any]], failed: set[int]) -> list[Trial]:
-    trials = [Trial(i, each, "") for i, each in enumerate(params)]
+    trials = [Trial(i, each, "", attempts=1) for i, each in enumerate(params)]
     for trial in trials:
         is_failed = trial.number in failed
         trial.state = TrialState.FAILED if is_failed else TrialState.COMPLETE
