@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ from sparkdl.host.supported_versions import installed as installed_version
 from sparkdl.runs import provenance
 from sparkdl.runs.machine import ABSENT, describe
 from sparkdl.runs.machine import installed as installed_packages
+from sparkdl.spark.python import chosen_python
 from sparkdl.spark.versions import release_of
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ PROGRAM_PACKAGES = ("accelerate", "jax", "lightning", "peft", "torch", "transfor
 
 # The packages whose builds the ranks of a gang with GPUs must share, as NCCL connects them.
 _BUILDS = re.compile(r"torch|jaxlib|nvidia-nccl-cu\d+")
+
+# Before the path of the Python of an executor: the driver then says what has chosen this Python.
+_PYTHON = "its Python is"
 
 # Tasks hold their slots for this long, so that each executor gets one of them.
 MEET_S = 2.0
@@ -189,8 +194,9 @@ def _lacks(imports: Iterable[str]) -> str | None:
     if not missing:
         return None
     return (
-        f" lacks the module(s) {', '.join(missing)}, which the program imports. Install them on "
-        f"the executors{install_commands(missing)}, or ship an environment with --archives."
+        f" lacks the module(s) {', '.join(missing)}, which the program imports; {_PYTHON} "
+        f"{sys.executable}. Install them there{install_commands(missing)}, or ship an environment "
+        "with --archives."
     )
 
 
@@ -259,7 +265,9 @@ def raise_for_problems(problems: Iterable[str | None]) -> None:
     """
     different = sorted({problem for problem in problems if problem})
     if different:
+        choice = f"\n{chosen_python()}" if any(_PYTHON in problem for problem in different) else ""
         raise PreflightError(
             f"{len(different)} problem(s) on the executors, so no trial was started:\n- "
             + "\n- ".join(different)
+            + choice
         )

@@ -8,6 +8,7 @@ import sys
 from enum import Enum
 
 from sparkdl.errors import PreflightError
+from sparkdl.spark.python import chosen_python
 
 # The beginning of the error of a task that could not use the run directory.
 STORE_FAILED = "the run directory cannot be used"
@@ -181,7 +182,7 @@ def _refusal(text: str) -> PreflightError | None:
         return PreflightError(
             "the executors cannot import sparkdl, or find an archived Databricks package of the "
             "same name in its place. Install this one there (the same version as on the driver), "
-            "or ship an environment with --archives."
+            f"or ship an environment with --archives. {chosen_python()}"
         )
     if "PYTHON_VERSION_MISMATCH" in text:
         return PreflightError(

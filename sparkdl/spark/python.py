@@ -32,6 +32,21 @@ def use_driver_python(spark: "SparkSession") -> None:
         context.pythonExec = sys.executable
 
 
+def chosen_python() -> str:
+    """Return a sentence about the choice of the Python of Spark's workers.
+
+    Example:
+        >>> os.environ["PYSPARK_PYTHON"] = "/opt/python"
+        >>> chosen_python()
+        'PYSPARK_PYTHON (spark.pyspark.python) is /opt/python, and the driver runs ...python...'
+    """
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen == sys.executable:
+        return f"The executors run the Python of the driver, {chosen}."
+    what = f"is {chosen}" if chosen else "is not set"
+    return f"PYSPARK_PYTHON (spark.pyspark.python) {what}, and the driver runs {sys.executable}."
+
+
 def map_in_arrow(
     frame: "DataFrame", function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any
 ) -> "DataFrame":

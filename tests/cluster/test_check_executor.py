@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pyspark
 import pytest
 
 from sparkdl.cluster import preflight
-from sparkdl.cluster.preflight import check_executor, different_builds, versions_of
+from sparkdl.cluster.preflight import (
+    check_executor,
+    different_builds,
+    raise_for_problems,
+    versions_of,
+)
+from sparkdl.errors import PreflightError
 from sparkdl.files import polling, storage
 from sparkdl.files.layout import RunPaths
 
@@ -94,6 +101,30 @@ def test_executor_that_sees_another_run_or_lacks_a_module_is_named(paths: RunPat
     assert "(driver: 2.7)" in problem
     problem = check_executor("run", paths, {}, ["no_such_module.part"], None) or ""
     assert "lacks the module(s) no_such_module, which" in problem
+    assert f"its Python is {sys.executable}. Install them there" in problem
+
+
+@pytest.mark.parametrize(
+    ("chosen", "sentence"),
+    [
+        ("/left/over/python", "(spark.pyspark.python) is /left/over/python, and the driver runs "),
+        (None, "PYSPARK_PYTHON (spark.pyspark.python) is not set, and the driver runs "),
+        (sys.executable, f"The executors run the Python of the driver, {sys.executable}."),
+    ],
+)
+def test_the_choice_of_a_python_that_lacks_a_module_is_named(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, chosen: str | None, sentence: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if chosen:
+        monkeypatch.setenv("PYSPARK_PYTHON", chosen)
+    problem = check_executor("run", paths, {}, ["no_such_module"], None)
+    with pytest.raises(PreflightError) as caught:
+        raise_for_problems([problem, None])
+    assert sentence in str(caught.value).splitlines()[-1]
+    with pytest.raises(PreflightError) as caught:
+        raise_for_problems([check_executor("other", paths, {}, (), None)])
+    assert "Python" not in str(caught.value)
 
 
 def test_executor_of_another_spark_is_named(paths: RunPaths) -> None:
