@@ -3,8 +3,8 @@
 import contextlib
 import os
 import re
+import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 
 # All lines of level I, and warnings at the start that nobody can act upon.
@@ -17,6 +17,16 @@ _NOISE = re.compile(
     r"|TF-TRT Warning: Could not find TensorRT|read NUMA node|NUMA node read from SysFS"
     r"|'MessageFactory' object has no attribute 'GetPrototype'"
 )
+
+# Copies the lines of the standard input that do not match a pattern.
+_FILTER = """
+import re, sys
+noise = re.compile(sys.argv[1])
+for line in open(0, errors="replace", newline="\\n"):
+    if not noise.search(line):
+        print(line, end="", flush=True)
+"""
+_LAST_LINES_S = 1.0
 
 
 def is_noise(line: str) -> bool:
@@ -33,26 +43,26 @@ def is_noise(line: str) -> bool:
 
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
-    """Leave the noise out of a notebook if TensorFlow starts in the block.
+    """Leave the noise out of the standard error if TensorFlow starts in the block.
 
-    Jupyter shows everything that native code writes to the standard error as the output of the
-    cell, also that of processes below the kernel, such as the Python workers of embedded Spark.
-    The other lines are written at the end of the block.
+    Another process writes the other lines on: they are there, whatever becomes of this process.
     """
-    is_below_jupyter = "ipykernel" in sys.modules or "JPY_PARENT_PID" in os.environ
-    if not is_below_jupyter or "tensorflow" in sys.modules:
+    if "tensorflow" in sys.modules or sys.stderr is None or not sys.executable:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
-        stderr = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            file.seek(0)
-            for line in file.read().decode(errors="replace").splitlines():
-                if not is_noise(line):
-                    print(line, file=sys.stderr)
+    command = [sys.executable, "-S", "-c", _FILTER, _NOISE.pattern]
+    # A session of its own: Ctrl-C ends this process, whose last lines are still written.
+    pump = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    pipe, stderr = pump.stdin, os.dup(2)
+    os.dup2(pipe.fileno(), 2)  # type: ignore[union-attr]
+    pipe.close()  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        # A process that was started in the block may keep the pipe open.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            pump.wait(_LAST_LINES_S)
