@@ -1,5 +1,7 @@
 """Runs on the driver. Show what trials print."""
 
+import re
+from collections import Counter
 from collections.abc import Callable
 
 from sparkdl.cluster.plan import Plan
@@ -15,6 +17,10 @@ MAX_LOGS = 8
 
 # With more trials than this, only the output of the best trials is shown by default.
 MAX_TRIALS = 20
+
+# The lines of Keras's progress bars, and the times in them.
+_EPOCH = re.compile(r"Epoch \d+/\d+\s*$|\d+/\d+ (?:[━\[]|- \d+m?s )")
+_TIMES = re.compile(r"\b\d+(?:\.\d+)?(?:us|ms|s)(?:/step|/epoch)?(?!\w)")
 
 
 def logs_of(options: Options, num_trials: float, is_gang: bool) -> str:
@@ -51,6 +57,9 @@ class TrialOutput:
         self._say = say
         self._has_styles = has_styles
         self._tails: dict[int, dict[str, LogTail]] = {}
+        # The lines of epochs that each rank of each trial has printed, with their numbers.
+        self._epoch_lines: dict[tuple[int, str], Counter[str]] = {}
+        self._shown_lines: set[tuple[int, str, int]] = set()
 
     def show_new(self, trial: Trial, last: bool = False) -> None:
         """Show what a trial has printed since the last call.
@@ -82,6 +91,8 @@ class TrialOutput:
 
     def _show_lines(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
         lines = [visible_text(line) for line in tail.lines(last) if not is_noise(line)]
+        if len(self._plan.logs) > 1:
+            lines = [line for line in lines if self._is_new(trial.number, name, line)]
         if not self._has_styles:
             lines = [without_styles(line) for line in lines]
         if tail.num_skipped_bytes:
@@ -90,3 +101,18 @@ class TrialOutput:
         label = name if name and len(self._run.trials) == 1 else f"trial {trial.number} {name}"
         if lines:
             self._say("\n".join(f"[{label.strip()}] {line}" for line in lines))
+
+    def _is_new(self, number: int, rank: str, line: str) -> bool:
+        """Return False for a line of an epoch that another rank of the trial has printed, too.
+
+        All ranks log the metrics of all rows, so that only their times differ.
+        """
+        if not _EPOCH.match(text := without_styles(line)):
+            return True
+        text = _TIMES.sub("", text)
+        of_rank = self._epoch_lines.setdefault((number, rank), Counter())
+        of_rank[text] += 1  # A second `fit` prints the same line again.
+        key = number, text, of_rank[text]
+        is_new = key not in self._shown_lines
+        self._shown_lines.add(key)
+        return is_new

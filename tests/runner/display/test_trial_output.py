@@ -1,6 +1,10 @@
 """The live output of trials has what the user's code prints, without start-up noise."""
 
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from sparkdl.cluster.plan import Plan, Role
 from sparkdl.runner.display.trial_output import TrialOutput
@@ -43,3 +47,35 @@ def test_start_up_messages_of_tensorflow_stay_in_the_log(tmp_path: Path) -> None
     output.show_new(run.trials[0], last=True)
     lines = [line.removeprefix("[trial 0] ") for line in "\n".join(shown).splitlines()]
     assert lines == OWN.splitlines()
+
+
+FIT = """
+import keras, numpy, sys
+model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+for _ in range(2):
+    print("a line of every rank")
+    x = numpy.zeros((4, 1))
+    model.fit(x, x, epochs=2, verbose=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verbose", ["1", "2"])
+def test_epochs_that_all_ranks_print_are_shown_once(tmp_path: Path, verbose: str) -> None:
+    """With the log of Keras itself, whose lines differ in their times."""
+    printed = subprocess.run(
+        [sys.executable, "-c", FIT, verbose], capture_output=True, text=True, check=True
+    ).stdout
+    plan = Plan(kind="allreduce", roles=(Role(name="worker", count=2),), is_gang=True)
+    slower = printed.replace("ms/step", "7ms/step").replace(" 0s ", " 3s ").replace("- 0s", "- 3s")
+    for file, text in zip(plan.logs.values(), (printed, slower), strict=True):
+        (tmp_path / file).write_text(text)
+    run = Run("r", str(tmp_path), "r", "allreduce", trials=[Trial(0, {}, str(tmp_path))])
+    shown: list[str] = []
+    TrialOutput(run, plan, "all", shown.append, has_styles=False).show_new(run.trials[0], last=True)
+    lines = "\n".join(shown).splitlines()
+    assert sum(line.endswith("Epoch 1/2") for line in lines) == 2  # Of the two calls of fit.
+    printed_lines = [line for line in printed.split("\n") if line]
+    assert len(lines) == len(printed_lines) + 2
+    assert sum(line.endswith("a line of every rank") for line in lines) == 4
