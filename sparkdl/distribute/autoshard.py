@@ -5,11 +5,20 @@ among all replicas, whatever the auto-shard policy. A dataset that holds only th
 carries a mark, which survives `map` and similar transformations.
 """
 
+import warnings
 from typing import Any
+
+# The beginning of the warning of Keras 3.15, in `keras/src/trainers/data_adapters/__init__.py`.
+_SHUFFLE_WARNING = (
+    "`shuffle=True` was passed, but will be ignored since the data `x` was provided as a tf.data"
+)
 
 
 def mark_share(dataset: Any) -> Any:
     """Return the dataset with a mark that makes the strategy of this rank use it unchanged.
+
+    From then on, Keras no longer warns that the default `shuffle=True` of `fit` has no effect on
+    datasets, as if their rows were in order: the argument `shuffle` of the reader has ordered them.
 
     The mark is the auto-shard policy HINT, which on its own shards only a dataset that requests it
     with `shard(SHARD_HINT, ...)`.
@@ -19,6 +28,7 @@ def mark_share(dataset: Any) -> Any:
     """
     import tensorflow as tf
 
+    warnings.filterwarnings("ignore", _SHUFFLE_WARNING, UserWarning)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.HINT
     return dataset.with_options(options)
