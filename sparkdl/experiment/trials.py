@@ -13,7 +13,7 @@ from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call, takes_one
 from sparkdl.runs import Run, Trial
-from sparkdl.search.files.formats import read_space
+from sparkdl.search.files.formats import SearchDeclaration, read_space
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import combine_values
 from sparkdl.search.space.spaces import Space
@@ -213,7 +213,7 @@ def search(
         "constraints": constraints,
         "repeats": repeats,
     }
-    parsed_space, fields, options = _parse_space(space, fields, options)
+    parsed_space, fields, options = _parse_space(space, fields, options, workers_per_trial)
     if parsed_space is None and {"metric", "direction"}.isdisjoint(options):
         options["direction"] = "min"  # The default of Optuna's `study.optimize`.
     parsed, objectives = _parse_options(options)
@@ -289,7 +289,7 @@ def _check_compatible(
 
 
 def _parse_space(
-    space: Any, fields: dict[str, Any], options: dict[str, Any]
+    space: Any, fields: dict[str, Any], options: dict[str, Any], workers_per_trial: int
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return the space, the fields of the search settings and the options.
 
@@ -297,6 +297,8 @@ def _parse_space(
     """
     if isinstance(space, str | os.PathLike):
         declaration = read_space(os.fspath(space))
+        if options.get("progress", True):
+            _note_processes(declaration, workers_per_trial)
         defaults = {"algorithm": "tpe", "num_trials": None, "pruner": None}
         declared = declaration.options
         own = {k: declared[k] for k, v in defaults.items() if k in declared and fields[k] == v}
@@ -305,6 +307,23 @@ def _parse_space(
     if space is None or callable(space):
         return space, fields, options
     return Space.of(space), fields, options
+
+
+def _note_processes(declaration: SearchDeclaration, workers_per_trial: int) -> None:
+    """Tell the user about the processes of each trial that a file wants and the call does not."""
+    count = declaration.num_workers
+    if count and workers_per_trial == 1:
+        print(
+            f"Note: the file has workerCount {count}, but each trial of this search is one "
+            f"process. Pass workers_per_trial={count + 1} for the master and the workers.",
+            flush=True,
+        )
+    if declaration.num_ps:
+        print(
+            f"Note: the file has parameterServerCount {declaration.num_ps}, which has no effect: "
+            "the processes of a trial average their gradients, see workers_per_trial.",
+            flush=True,
+        )
 
 
 def _parse_options(options: dict[str, Any]) -> tuple[Options, dict[str, str]]:

@@ -22,10 +22,15 @@ class SearchDeclaration:
     Attributes:
         space: the parameters and their dimensions.
         options: the arguments of `experiment.search` that the file sets, by name.
+        num_workers: the number of workers of each trial beside its master, which is not an option:
+            the trials of a search are one process unless the call says otherwise.
+        num_ps: the number of parameter servers of each trial, which the trials of a search lack.
     """
 
     space: Space
     options: dict[str, Any]
+    num_workers: int = 0
+    num_ps: int = 0
 
 
 def read_space(path: str | os.PathLike[str]) -> SearchDeclaration:
@@ -37,8 +42,9 @@ def read_space(path: str | os.PathLike[str]) -> SearchDeclaration:
     (https://cloud.google.com/ai-platform/training/docs/reference/rest/v1/projects.jobs), below
     `trainingInput: hyperparameters:` or `hyperparameters:`. DISCRETE and CATEGORICAL become
     `Categorical`. `maxFailedTrials: 3` ends a search with its third failure, which is
-    `max_failed_trials=2`; 0 is the default of the service and is ignored. Other keys beside
-    `hyperparameters`, such as those of machines and packages, are ignored.
+    `max_failed_trials=2`; 0 is the default of the service and is ignored. `workerCount` and
+    `parameterServerCount` are read, but are no options. Other keys beside `hyperparameters`, such
+    as those of machines and packages, are ignored.
 
     SageMaker: the JSON of `HyperParameterTuningJobConfig`
     (https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_HyperParameterTuningJobConfig.html),
@@ -155,7 +161,11 @@ def _cloudml(root: Entry) -> SearchDeclaration:
     )
     options = _options(_CLOUDML, spec)
     params = [_param(param) for param in spec["params"].nonempty_items()]
-    return SearchDeclaration(space_of(params, options.get("algorithm")), options)
+    counts = [
+        job_fields[name].whole(0) if name in job_fields else 0
+        for name in ("workerCount", "parameterServerCount")
+    ]
+    return SearchDeclaration(space_of(params, options.get("algorithm")), options, *counts)
 
 
 def _param(param: Entry) -> tuple[Entry, Dimension]:

@@ -1,6 +1,7 @@
 """Searches declared in files of CloudML Engine and SageMaker; errors name the line."""
 
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkdl import experiment
 from sparkdl.errors import ConfigError
 from sparkdl.files import storage
 from sparkdl.search.files.formats import read_space
@@ -105,6 +107,28 @@ SAGEMAKER: dict[str, Any] = {
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / 'it\'s a "söarch".txt'
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "call", "notes"),
+    [
+        (9, 0, {}, ["has workerCount 9, .* Pass workers_per_trial=10 for"]),
+        (9, 2, {"workers_per_trial": 4}, ["has parameterServerCount 2, which has no effect"]),
+        (1, 2, {}, ["Pass workers_per_trial=2 ", "has parameterServerCount 2"]),
+        (9, 2, {"progress": False}, []),
+        (0, 0, {}, []),
+    ],
+)
+def test_processes_that_a_cloudml_file_wants_are_noted(
+    file: Path, capsys: Any, workers: int, servers: int, call: Any, notes: list[str]
+) -> None:
+    counts = f"  workerCount: {workers}\n  parameterServerCount: '{servers}'\n"
+    file.write_text(CLOUDML.replace("  workerCount: 9\n", counts))
+    with pytest.raises(ConfigError, match="repeats"):  # Nothing is to be started.
+        experiment.search(lambda **_: 1.0, str(file), repeats=0, **call)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(notes)
+    assert all(map(re.search, notes, lines))
 
 
 def test_cloudml_file_sets_space_and_options(file: Path) -> None:
