@@ -143,10 +143,22 @@ def add_torchrun(parser: argparse.ArgumentParser) -> None:
     for option in ("nnodes", "nproc-per-node"):
         alias = f"--{option.replace('-', '_')}"
         text = "with torchrun's --nnodes or --nproc-per-node, the ranks are their product"
-        parser.add_argument(f"--{option}", alias, type=int, help=text, metavar="N")
+        parser.add_argument(f"--{option}", alias, type=_count, help=text, metavar="N")
+    parser.add_argument("-m", "--module", action="store_true", help=argparse.SUPPRESS)
     options = [*_TORCHRUN_WITH_VALUE, *(_underscored(_TORCHRUN_WITH_VALUE))]
     _add_script(parser, "torchrun", (*_TORCHRUN_FLAGS, *_underscored(_TORCHRUN_FLAGS)), options)
     parser.set_defaults(run=functools.partial(_torchrun, parser))
+
+
+def _count(text: str) -> int:
+    """Return a number of nodes or of processes per node, of which torchrun takes words, too."""
+    try:
+        return int(text)
+    except ValueError:
+        why = "Spark chooses the hosts of the ranks, and with them their GPUs"
+        if ":" in text:
+            why = "a script cannot go on with fewer ranks; experiment.allreduce has elastic=True"
+        raise argparse.ArgumentTypeError(f"{text!r} is no number: {why}. Pass -np 4") from None
 
 
 def _underscored(options: Iterable[str]) -> list[str]:
@@ -220,6 +232,12 @@ def _run_script(
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if words and Path(words[0]).name.startswith("python") and not words[0].endswith(".py"):
         words = [word for word in words[1:2] if word != "-u"] + words[2:]
+    if getattr(arguments, "module", False) or words[:1] == ["-m"]:
+        name = [word for word in words if word != "-m"][:1] or ["MODULE"]
+        parser.error(
+            f"-m {name[0]}: a module cannot be run by its name; expected the path of its file, "
+            f"such as {name[0].replace('.', '/')}.py"
+        )
     if not words or not words[0].endswith(".py"):
         parser.error(f"expected python script.py, got {' '.join(arguments.command) or 'nothing'}")
     if arguments.unused:

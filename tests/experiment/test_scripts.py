@@ -1,6 +1,7 @@
 """A script in the place of a function runs as `python script.py` does, in each rank."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,6 +116,24 @@ def test_its_encoding_and_its_name_are_its_own(script: Path, root: str) -> None:
         "# coding: latin-1\nassert __cached__ is None and 'ä' == chr(228)\n".encode("latin-1")
     )
     assert main(["torchrun", "-np", "1", "--root", root, str(named)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-np", "2", "-m", "pkg.train", "--lr", "1"], "-m pkg.train: .* such as pkg/train.py"),
+        (["--nproc-per-node=2", "--module", "pkg.train"], "-m pkg.train: "),
+        (["--nproc-per-node", "gpu", "train.py"], "'gpu' is no number: .*Pass -np 4"),
+        (["--nproc_per_node=auto", "train.py"], "'auto' is no number: "),
+        (["--nnodes=1:4", "train.py"], "'1:4' is no number: .*elastic=True"),
+    ],
+)
+def test_what_torchrun_takes_and_spark_decides_is_refused_with_the_way_out(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["torchrun", *words])
+    assert re.search(message, capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("words", [["train.py"], ["-np", "2", "--nnodes", "2", "train.py"]])
