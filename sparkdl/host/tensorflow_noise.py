@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 # All lines of level I, and warnings at the start that nobody can act upon.
@@ -26,7 +27,7 @@ for line in open(0, errors="replace", newline="\\n"):
     if not noise.search(line):
         print(line, end="", flush=True)
 """
-_LAST_LINES_S = 1.0
+_LAST_LINES_S = 0.2
 
 
 def is_noise(line: str) -> bool:
@@ -63,6 +64,7 @@ def without_noise() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(stderr, 2)
         os.close(stderr)
-        # A process that was started in the block may keep the pipe open.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            pump.wait(_LAST_LINES_S)
+        # A process that was started in the block may keep the pipe open for as long as it lives.
+        ending = threading.Thread(target=pump.wait, name="sparkdl-noise", daemon=True)
+        ending.start()
+        ending.join(_LAST_LINES_S)

@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,10 @@ def load_program(library: str, path: Path, device: str) -> tuple[Any, int | None
 
     if library == "torch.jit":
         return torch.jit.load(str(path), device).eval(), None
-    program = torch.export.load(path)
+    with warnings.catch_warnings():
+        # PyTorch's own reader warns of the buffers that it reads.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        program = torch.export.load(path)
     if device != "cpu":
         from torch.export.passes import move_to_device_pass
 
