@@ -11,7 +11,7 @@ from sparkdl.files.model_formats import library_of_object, load_keras
 from sparkdl.host.optional_packages import require
 from sparkdl.inference import custom_objects
 from sparkdl.inference.model_file import local_copy
-from sparkdl.inference.prediction import PreparedModel, prepare_model
+from sparkdl.inference.prepared_model import PreparedModel, prepare_model
 from sparkdl.inference.resolve import leave_gpus_to_tasks, trial_of
 from sparkdl.ml.hyperparameters import add_hyperparameters
 from sparkdl.ml.keras_training import KerasTraining, model_from_bytes

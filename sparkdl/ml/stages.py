@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame
 
 from sparkdl import experiment
 from sparkdl.errors import ConfigError
-from sparkdl.inference.prediction import PreparedModel, check_new_columns
+from sparkdl.inference.prediction import check_new_columns
+from sparkdl.inference.prepared_model import PreparedModel
 from sparkdl.ml.hyperparameters import values_of
 from sparkdl.ml.params import CLASSIFICATION, REGRESSION, PredictionParams, TrainingParams
 from sparkdl.ml.prediction_columns import classification_columns, regression_column

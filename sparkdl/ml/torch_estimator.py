@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from sparkdl.errors import ConfigError
 from sparkdl.host.optional_packages import require
-from sparkdl.inference.prediction import prepare_model
+from sparkdl.inference.prepared_model import prepare_model
 from sparkdl.inference.resolve import trial_of
 from sparkdl.inference.torch_objects import is_torch
 from sparkdl.ml.hyperparameters import add_hyperparameters

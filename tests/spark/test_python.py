@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sparkdl import data, experiment, monitoring
+from sparkdl.errors import PreflightError
 
 settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
@@ -47,6 +48,12 @@ for name, verb in VERBS.items():
 context.pythonExec = "python3"
 monitoring.profile(df)
 print("python", context.pythonExec == sys.executable)
+context.pythonExec, context.master = "python3", "spark://host:7077"  # As on a cluster.
+other = spark.newSession().range(6).selectExpr("cast(id as float) x")
+try:
+    experiment.predict(lambda x: x * 2, other, feature_cols="x", outputs="float")
+except PreflightError as error:
+    print("refused", "cannot import sparkdl" in str(error), "is not set, and" in str(error))
 """
 
 
@@ -82,7 +89,7 @@ def test_each_verb_runs_the_drivers_python(tmp_path: Path) -> None:
         "write_tfrecord": "6",
         "read_tfrecord": "6",
     }
-    assert lines[-1] == "python True"
+    assert lines[-2:] == ["python True", "refused True True"]
 
 
 class Session:

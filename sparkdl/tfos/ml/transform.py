@@ -6,7 +6,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.inference.prediction import check_dataframe, check_new_columns, prepare_model
+from sparkdl.inference.prediction import check_dataframe, check_new_columns
+from sparkdl.inference.prepared_model import prepare_model
 from sparkdl.inference.tensor_spec import TensorSpec
 
 _SIGNATURE = "serving_default"
