@@ -123,6 +123,6 @@ def test_labels_have_the_shape_of_the_output(has_one_value: bool, shape: list[in
         has_validation=False,
         has_one_value=has_one_value,
     )
-    features = {"features": tf.constant(np.ones((3, 2)))}
+    features = tf.constant(np.ones((3, 2)))
     inputs, label = training._as_model_takes(features, tf.constant([1.0, 2.0, 3.0]))
     assert (inputs.dtype, label.shape.as_list()) == (tf.float32, shape)

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -162,10 +163,10 @@ def test_ctrl_c_once_stops_the_run_and_prints_how_to_resume(tmp_path: Path, root
     assert set(states(run)) == {"COMPLETE", "CANCELLED"}
     assert eventually(lambda: not [pid for pid in pids if is_alive(pid)])
     assert eventually(lambda: not processes_of("long"))
-    found = re.search(r"experiment\.resume\(.*\)", out)
+    found = re.search(r"^To finish it: sparkdl resume (.*)$", out, re.M)
     assert found, out
     Path(tmp_path, "go").touch()
-    again = eval(found[0], {"experiment": experiment})
+    again = experiment.resume(*shlex.split(found[1]))
     assert states(again) == ["COMPLETE"] * 12
     assert len(calls(tmp_path)) == 12 + 2
 
