@@ -48,13 +48,11 @@ def without_noise() -> Iterator[None]:
 
     Another process writes the other lines on: they are there, whatever becomes of this process.
     """
-    if "tensorflow" in sys.modules or sys.stderr is None or not sys.executable:
+    is_started = "tensorflow" in sys.modules or sys.stderr is None or not sys.executable
+    pump = None if is_started else _start_filter()
+    if pump is None:
         yield
         return
-    sys.stderr.flush()
-    command = [sys.executable, "-S", "-c", _FILTER, _NOISE.pattern]
-    # A session of its own: Ctrl-C ends this process, whose last lines are still written.
-    pump = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
     pipe, stderr = pump.stdin, os.dup(2)
     os.dup2(pipe.fileno(), 2)  # type: ignore[union-attr]
     pipe.close()  # type: ignore[union-attr]
@@ -68,3 +66,13 @@ def without_noise() -> Iterator[None]:
         ending = threading.Thread(target=pump.wait, name="sparkdl-noise", daemon=True)
         ending.start()
         ending.join(_LAST_LINES_S)
+
+
+def _start_filter() -> "subprocess.Popen[bytes] | None":
+    """Start the process that writes lines on; None if the host has no room for one."""
+    sys.stderr.flush()
+    command = [sys.executable, "-S", "-c", _FILTER, _NOISE.pattern]
+    # A session of its own: Ctrl-C ends this process, whose last lines are still written.
+    with contextlib.suppress(OSError):
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    return None

@@ -56,10 +56,7 @@ class TrialOutput:
         self._logs = logs
         self._say = say
         self._has_styles = has_styles
-        self._tails: dict[int, dict[str, LogTail]] = {}
-        # The lines of epochs that each rank of each trial has printed, with their numbers.
-        self._epoch_lines: dict[tuple[int, str], Counter[str]] = {}
-        self._shown_lines: set[tuple[int, str, int]] = set()
+        self._logs_of_attempts: dict[int, _Logs] = {}
 
     def show_new(self, trial: Trial, last: bool = False) -> None:
         """Show what a trial has printed since the last call.
@@ -70,29 +67,28 @@ class TrialOutput:
         """
         if self._logs != "all":
             return
-        if trial.number not in self._tails:
-            self._tails[trial.number] = self._new_tails(trial)
+        if trial.number not in self._logs_of_attempts:
+            self._logs_of_attempts[trial.number] = self._new_logs(trial)
         try:
-            for name, tail in self._tails[trial.number].items():
-                self._show_lines(trial, name, tail, last)
+            self._show_lines(trial, self._logs_of_attempts[trial.number], last)
         finally:
             if last:
-                del self._tails[trial.number]
+                del self._logs_of_attempts[trial.number]
 
     def show_best(self, trial: Trial) -> None:
         """Show the output of a trial that has ended as the best so far, with `logs="best"`."""
         if self._logs == "best":
-            for name, tail in self._new_tails(trial).items():
-                self._show_lines(trial, name, tail, last=True)
+            self._show_lines(trial, self._new_logs(trial), last=True)
 
-    def _new_tails(self, trial: Trial) -> dict[str, LogTail]:
-        logs = dict(list(self._plan.logs.items())[:MAX_LOGS])
-        return {name: LogTail(storage.join(trial.path, file)) for name, file in logs.items()}
+    def _new_logs(self, trial: Trial) -> "_Logs":
+        files = dict(list(self._plan.logs.items())[:MAX_LOGS])
+        return _Logs({n: LogTail(storage.join(trial.path, file)) for n, file in files.items()})
 
-    def _show_lines(self, trial: Trial, name: str, tail: LogTail, last: bool) -> None:
-        lines = [visible_text(line) for line in tail.lines(last) if not is_noise(line)]
-        if len(self._plan.logs) > 1:
-            lines = [line for line in lines if self._is_new(trial.number, name, line)]
+    def _show_lines(self, trial: Trial, logs: "_Logs", last: bool) -> None:
+        for name, tail in logs.tails.items():
+            self._show_tail(trial, name, tail, logs.new_lines(name, last))
+
+    def _show_tail(self, trial: Trial, name: str, tail: LogTail, lines: list[str]) -> None:
         if not self._has_styles:
             lines = [without_styles(line) for line in lines]
         if tail.num_skipped_bytes:
@@ -102,17 +98,34 @@ class TrialOutput:
         if lines:
             self._say("\n".join(f"[{label.strip()}] {line}" for line in lines))
 
-    def _is_new(self, number: int, rank: str, line: str) -> bool:
-        """Return False for a line of an epoch that another rank of the trial has printed, too.
+
+class _Logs:
+    """The logs of all ranks of an attempt, of which equal lines of epochs are read once.
+
+    Args:
+        tails: the log of each rank, by its name.
+    """
+
+    def __init__(self, tails: dict[str, LogTail]) -> None:
+        self.tails = tails
+        # How often each rank has printed each line of an epoch, and how often a line was read.
+        self._printed: dict[str, Counter[str]] = {name: Counter() for name in tails}
+        self._read: Counter[str] = Counter()
+
+    def new_lines(self, name: str, last: bool) -> list[str]:
+        """Return what a rank has printed since the last call, without what others have printed.
 
         All ranks log the metrics of all rows, so that only their times differ.
         """
+        tail = self.tails[name]
+        lines = [visible_text(line) for line in tail.lines(last) if not is_noise(line)]
+        return [line for line in lines if len(self.tails) == 1 or self._is_new(name, line)]
+
+    def _is_new(self, name: str, line: str) -> bool:
         if not _EPOCH.match(text := without_styles(line)):
             return True
         text = _TIMES.sub("", text)
-        of_rank = self._epoch_lines.setdefault((number, rank), Counter())
-        of_rank[text] += 1  # A second `fit` prints the same line again.
-        key = number, text, of_rank[text]
-        is_new = key not in self._shown_lines
-        self._shown_lines.add(key)
+        self._printed[name][text] += 1  # A second `fit` prints the same line again.
+        is_new = self._printed[name][text] > self._read[text]
+        self._read[text] += is_new
         return is_new
