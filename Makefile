@@ -53,7 +53,7 @@ test-clusters: setup $(VENV)/spark-classes.jsa  ## run the tests with clusters, 
 	@. scripts/java.sh && TMPDIR=$(CURDIR)/build/tests $(BIN)/python -m pytest $(LANES) $(CLUSTERS)
 
 test-torch: setup  ## run the tests with PyTorch, transformers and Lightning in an environment of their own
-	@bash scripts/torch.sh $(ONCE)
+	@bash scripts/torch.sh
 
 # An environment for each end of the allowed versions; installing them takes minutes.
 compat:  ## run the core of the tests on the oldest and newest versions, or ENVIRONMENTS="oldest"
