@@ -220,7 +220,7 @@ def get_checkpoint() -> str | None:
 
 
 def resource(name: str) -> str:
-    """Return the local path of a file or folder of `versioned_resources`, for this process.
+    """Return the path of a file or folder that was passed as one of `versioned_resources`.
 
     The path is a copy below `resources` in the folder of the trial, which the first call makes. Do
     not write into it: every call restores the content that the run keeps. Outside a run, `name` is

@@ -532,7 +532,7 @@ class Run:
     # ---- pages in a browser
 
     def tensorboard(self, *, host: str = LOOPBACK, port: int = 0) -> TensorBoardPage:
-        """Start TensorBoard for this run, or return the one that was started before.
+        """Start TensorBoard for this run, or return the page that is open already.
 
         The returned object has `url` and `stop()`, is a context manager, and shows the page in a
         notebook. TensorBoard follows a run that goes on, here or elsewhere. TensorBoard ends when

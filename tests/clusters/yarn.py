@@ -59,7 +59,7 @@ class Application:
         return {path.name: json.loads(path.read_text()) for path in files}
 
     def wait_for_trials(self, count: int) -> dict[str, dict[str, Any]]:
-        """Wait until so many trials have started; return their facts."""
+        """Wait until `count` trials have started, and return their facts."""
         ended = self.process.poll
         eventually(lambda: len(self.started()) >= count or ended() is not None, ANSWER_S)
         found = self.started()
@@ -181,7 +181,7 @@ class Yarn(Hadoop):
         self.start("nodemanager", host, host.folder / "conf")
 
     def wait_for_nodes(self, count: int) -> None:
-        """Wait until so many NodeManagers run."""
+        """Wait until `count` NodeManagers run."""
 
         def is_ready() -> bool:
             return f'"activeNodes":{count},' in self.rest("metrics")

@@ -58,7 +58,7 @@ def test_a_filter_counts_what_it_reads(tmp_path: Path, case: int, group_rows: in
 
 @pytest.mark.parametrize("condition", [F > 4.0, (F > 1.0) & (F < 2.0), [("f", "in", [77.0])]])
 def test_statistics_exclude_row_groups_of_floats(tmp_path: Path, condition: Any) -> None:
-    """Where NaN cannot pass, row groups that statistics exclude are not read."""
+    """A row group is not read if its statistics exclude its numbers, and NaN cannot match."""
     pq.write_table(pa.table({"f": np.arange(4.0)}), tmp_path / "p", row_group_size=2)
     assert sum(ParquetSource(str(tmp_path / "p"), condition, {}).sizes) == 0
     assert len(ParquetSource(str(tmp_path / "p"), condition, {}).sizes) <= 1

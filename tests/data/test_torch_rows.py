@@ -196,7 +196,7 @@ def test_the_trainer_of_transformers_goes_on_in_the_middle_of_an_epoch(
 
 
 def test_floats_are_those_of_new_modules(tmp_path: Path) -> None:
-    """What a module of PyTorch takes: `Linear` refuses other floats than those of its weights."""
+    """Floats come as float32, as `Linear` takes only floats of the dtype of its weights."""
     table = {"a": [0.1, 2.0], "b": [16_777_217, 1], "c": pa.array([1.0, 3.0], pa.float32())}
     pq.write_table(pa.table({**table, "y": [0.0, 1.0]}), tmp_path / "a.parquet")
     options = {"batch_size_per_worker": 2, "label_cols": "y"}

@@ -61,7 +61,7 @@ def test_changed_parameters_and_functions_without_a_caller_are_refused(
 
 @pytest.mark.acceptance("A25")
 def test_strategy_refuses_a_keras_that_it_cannot_correct(tmp_path: Path) -> None:
-    """What a correction replaces is among the names that are looked for."""
+    """A strategy looks for each name of Keras that a correction replaces."""
     import keras
 
     for answers in launch("strategies.names", tmp_path, "worker", "worker"):
