@@ -43,7 +43,7 @@ def train(learning_rate: float, dropout: float) -> dict[str, float]:
         batch_size=32,
         epochs=10,
         validation_data=(x_test, y_test),
-        callbacks=[Report("val_accuracy"), keras.callbacks.TensorBoard(tensorboard.logdir())],
+        callbacks=[Report(), keras.callbacks.TensorBoard(tensorboard.logdir())],
         verbose=0,
     )
     loss, accuracy = model.evaluate(x_test, y_test, verbose=0)
