@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 import pytest
+import scipy.stats
 
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.failures import in_common
@@ -33,12 +34,40 @@ def test_a_shared_value_is_told_first() -> None:
 
 
 def test_a_value_that_few_others_have_is_told_with_their_number() -> None:
-    assert in_common(trials_of(GRID, {8, 9})) == [
-        "All 2 failed trials have units=64, and 2 of the 10 others"
+    params = [{"units": 64 if i < 5 else i} for i in range(30)]
+    assert in_common(trials_of(params, {0, 1, 2})) == [
+        "All 3 failed trials have units=64, and 2 of the 27 others"
     ]
 
 
-@pytest.mark.parametrize("failed", [set(), {9}, set(range(12)), {0, 5}])
+@pytest.mark.parametrize("num_trials, num_values", [(8, 2), (12, 3), (16, 2), (24, 4), (30, 3)])
+def test_a_value_is_told_if_chance_rarely_brings_one(num_trials: int, num_values: int) -> None:
+    params = [{"units": "abcd"[i % num_values]} for i in range(num_trials)]
+    having = num_trials // num_values
+    told = {}
+    for num_failed in range(2, having + 1):
+        failed = {i * num_values for i in range(num_failed)}
+        others = having - num_failed
+        # Each of the values could have been the one that all failed trials have.
+        chance = num_values * scipy.stats.hypergeom.pmf(num_failed, num_trials, having, num_failed)
+        is_clear = chance <= 0.05 and others <= 0.25 * (num_trials - num_failed)
+        told[num_failed] = bool(in_common(trials_of(params, failed)))
+        assert told[num_failed] == is_clear, (num_failed, chance)
+    assert not told[2]
+    assert told[having] == (num_trials > 8 or num_values == 2)
+
+
+def test_random_failures_are_rarely_told_to_have_a_value_in_common() -> None:
+    draw = random.Random(3)
+    kinds = {"units": [16, 32, 64], "act": ["relu", "tanh"], "lr": [0.1, 0.01, 0.001, 0.0001]}
+    grid = [dict(zip(kinds, values, strict=True)) for values in itertools.product(*kinds.values())]
+    for num_failed, runs in ((2, 300), (3, 300)):
+        chosen = [set(draw.sample(range(24), num_failed)) for _ in range(runs)]
+        told = sum(bool(in_common(trials_of(grid, failed))) for failed in chosen)
+        assert told <= 30  # Of 300 draws of 5 %, more come with a chance of 0.0001.
+
+
+@pytest.mark.parametrize("failed", [set(), {9}, set(range(12)), {0, 5}, {8, 9}])
 def test_nothing_is_told_without_something_in_common(failed: set[int]) -> None:
     assert in_common(trials_of(GRID, failed)) == []
 
@@ -65,9 +94,9 @@ def test_random_failures_are_rarely_told_to_have_a_range_in_common() -> None:
 
 
 def test_true_is_not_one_and_a_missing_parameter_is_no_value() -> None:
-    params: list[dict[str, Any]] = [{"a": True}, {"a": True}, {"a": 1}, {"a": 1}]
-    assert in_common(trials_of(params, {0, 1})) == [
-        "All 2 failed trials have a=true, and none of the 2 others"
+    params: list[dict[str, Any]] = [{"a": i < 4 or 1} for i in range(8)]
+    assert in_common(trials_of(params, {0, 1, 2, 3})) == [
+        "All 4 failed trials have a=true, and none of the 4 others"
     ]
     assert in_common(trials_of([{}, {"b": 1}, {"a": 1}, {"a": 2}], {0, 1})) == []
 
