@@ -23,7 +23,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class _Clue:
-    """What all failed trials have in common.
+    """A value or a range that all failed trials have in common.
 
     Attributes:
         text: the text, such as `units=64`.
