@@ -134,7 +134,7 @@ class Webhook(Callback):
         """Post data; return the problem, as exceptions of urllib may contain the URL."""
         request = urllib.request.Request(self._url, data, self._headers, method="POST")
         try:
-            opener = urllib.request.build_opener(_NoRedirect)
+            opener = urllib.request.build_opener(NoRedirect)
             with opener.open(request, timeout=self._timeout_s) as answer:
                 answer.read()
         except urllib.error.HTTPError as exc:
@@ -151,8 +151,8 @@ class Webhook(Callback):
         return None
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: it would get the headers, and no content."""
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, which would get the headers, and may lead to any address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Let urllib raise the answer as an error."""

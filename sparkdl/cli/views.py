@@ -6,8 +6,10 @@ import sys
 from sparkdl.callbacks import MLflow
 from sparkdl.cli.output import add_json, find, print_json
 from sparkdl.cluster.root import resolve_root
+from sparkdl.errors import ConfigError
 from sparkdl.files import storage
 from sparkdl.host.loopback import LOOPBACK
+from sparkdl.runs.foreign_folder import other_owner
 from sparkdl.runs.history import read_description
 from sparkdl.ui import serve
 
@@ -89,6 +91,12 @@ def add_mlflow(parser: argparse.ArgumentParser) -> None:
 
 def _push(arguments: argparse.Namespace) -> int:
     run = find(arguments.name)
+    if arguments.uri is None and (owner := other_owner(run.path)):
+        # The server gets the credentials of this user.
+        raise ConfigError(
+            f"run {run.id} belongs to user {owner}, who has chosen its tracking server. Pass the "
+            "server that you trust: --uri http://mlflow:5000."
+        )
     names = ("uri", "experiment", "artifacts")
     options = {name: getattr(arguments, name) for name in names}
     mirror = MLflow.of_run(read_description(run.path), **options)

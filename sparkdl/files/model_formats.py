@@ -122,13 +122,56 @@ def load_keras(
         custom: the user's own classes and functions, by their names in Keras.
         trusted: allow the file to contain code, such as that of a `Lambda` layer.
         is_compiled: also load the loss, the metrics and the optimizer.
+
+    Raises:
+        ValueError: if the file contains code, and is not trusted.
     """
+    if not trusted:
+        _check_no_code(path)
     if library != "tf_keras":
         require("keras", f"the model {path.name}")
     keras = importlib.import_module(library)
     return keras.models.load_model(
         path, custom_objects=dict(custom or {}), compile=is_compiled, safe_mode=not trusted
     )
+
+
+def _check_no_code(path: Path) -> None:
+    """Validate that an HDF5 file has no code.
+
+    `safe_mode` does not reach the HDF5 files of tf_keras, nor those of Keras before 3.11.3:
+    https://nvd.nist.gov/vuln/detail/CVE-2025-9905
+
+    Raises:
+        ValueError: if it has.
+    """
+    import h5py
+
+    if not h5py.is_hdf5(path):
+        return
+    with h5py.File(path) as file:
+        text = file.attrs.get("model_config", "null")
+    if _has_code(json.loads(text)):
+        raise ValueError(
+            f"{path.name} has a Lambda layer with a Python lambda, which runs code when it is "
+            "loaded. Build the model in this program and pass the model itself, or replace the "
+            "layer by one of Keras or by a registered class."
+        )
+
+
+def _has_code(config: Any) -> bool:
+    """Return True if the configuration of a model has a marshalled function.
+
+    Keras 2 marks it by the type of the function, and Keras 3 by the name of its class.
+    """
+    if isinstance(config, list):
+        return any(map(_has_code, config))
+    if not isinstance(config, dict):
+        return False
+    is_code = config.get("class_name") == "__lambda__" or any(
+        value == "lambda" and name.endswith("_type") for name, value in config.items()
+    )
+    return is_code or any(map(_has_code, config.values()))
 
 
 def load_model(path: Path) -> Any:

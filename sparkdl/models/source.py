@@ -16,6 +16,7 @@ from sparkdl.models.version import ModelVersion
 from sparkdl.runs import Run, Trial, provenance, trial_files
 from sparkdl.runs.history import read_description
 from sparkdl.runs.results import returned_model
+from sparkdl.secrets.masks import mask_text
 
 # The facts of `run.json` that describe the origin of a model.
 _FACTS = ("name", "kind", "function", "metric", "created", "user", "git_commit", "versions")
@@ -79,7 +80,7 @@ def resolve(model: Any, loader: Any = None) -> Source:
             f"{url} is no model; expected the path of a .keras or .h5 file, of the folder of a "
             "SavedModel, or of a .pt2, .pt or .onnx file. Any other file or folder needs loader=."
         )
-    return Source(url=url, lineage={"source": url})
+    return Source(url=url, lineage={"source": mask_text(url)})
 
 
 def _of_trial(trial: Trial, has_loader: bool) -> Source:

@@ -48,6 +48,17 @@ def check_own(folder: str, permissions: int) -> None:
             )
 
 
+def other_owner(folder: str) -> str | None:
+    """Return the name of the user who owns a local folder; None for this user and root.
+
+    Stores have no owners.
+    """
+    if not storage.is_local(folder):
+        return None
+    owner = storage.local_path(folder).stat().st_uid
+    return None if owner in (0, os.geteuid()) else _name_of(owner)
+
+
 class _Problem(NamedTuple):
     """The reason why a folder is not this user's alone, and what this user can do."""
 

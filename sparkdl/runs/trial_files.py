@@ -104,10 +104,15 @@ def _is_file(trial: str, output: Any) -> bool:
 
 
 def _is_path(output: Any) -> TypeGuard[str]:
-    """Return True if an output may be a path; disks and stores refuse longer names."""
+    """Return True if an output may be a path below the trial's folder.
+
+    Disks and stores refuse longer names.
+    """
     if not isinstance(output, str) or not output or len(output) > MAX_PATH:
         return False
-    return all(len(part.encode(errors="replace")) <= MAX_NAME for part in output.split("/"))
+    parts = output.split("/")
+    is_below = parts[0] != "" and ".." not in parts
+    return is_below and all(len(part.encode(errors="replace")) <= MAX_NAME for part in parts)
 
 
 def local_copy(url: str, to: str | PathLike[str] | None = None) -> str:

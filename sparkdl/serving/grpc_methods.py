@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ from sparkdl.serving.inference_messages import message_class
 from sparkdl.serving.messages import MAX_MESSAGE
 from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid
+from sparkdl.serving.slow_messages import SlowMessages
 
 # Computes the answer of a request.
 Method = Callable[[Any, Call], Any]
@@ -32,6 +33,7 @@ class GrpcMethods:
     def __init__(self, token: str | None, observers: Sequence[Observer]) -> None:
         self._token = token
         self._observers = observers
+        self._slow = SlowMessages()
 
     def handler(self, method: Method, request_class: Any, is_probe: bool = False) -> Any:
         """Return the handler of a method.
@@ -41,9 +43,11 @@ class GrpcMethods:
             request_class: the class of its requests.
             is_probe: anyone may ask: a scheduler of containers has no token.
         """
-        return grpc.unary_unary_rpc_method_handler(
-            # The bytes of the request are read below, where a wrong message gets its own code.
-            lambda data, context: self._answer(method, request_class, is_probe, data, context),
+        return grpc.stream_unary_rpc_method_handler(
+            # The handler is called before the message comes, of which it reads the bytes itself.
+            lambda messages, context: self._answer(
+                method, request_class, is_probe, messages, context
+            ),
             response_serializer=lambda message: message.SerializeToString(),
         )
 
@@ -65,7 +69,12 @@ class GrpcMethods:
         return {name: self.handler(refuse(text), any_request) for name, text in reasons.items()}
 
     def _answer(
-        self, method: Method, request_class: Any, is_probe: bool, data: bytes, context: Any
+        self,
+        method: Method,
+        request_class: Any,
+        is_probe: bool,
+        messages: Iterator[bytes],
+        context: Any,
     ) -> Any:
         metadata = dict(context.invocation_metadata())
         call = call_of(str(metadata.get("x-request-id", "")))
@@ -77,9 +86,11 @@ class GrpcMethods:
         try:
             if self._token is not None and not is_probe:
                 check_token(str(metadata.get("authorization", "")), self._token)
-            return method(_parse(request_class, data), call)
+            return method(_parse(request_class, self._slow.read(messages, context)), call)
         except RequestError as exc:
             error = exc
+        except grpc.RpcError:
+            raise  # The request was ended before its message came.
         except Exception:
             _logger.exception("request %s: cannot answer by gRPC", call.id)
             text = f"the server failed; its log has the reason under {call.id}"

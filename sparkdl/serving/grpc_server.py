@@ -12,6 +12,9 @@ from sparkdl.serving.request_threads import RequestThreads
 
 # A request holds a thread while it waits for its model.
 THREADS = MAX_OPEN
+# Seconds after which a connection is closed that has no request, or does not speak HTTP/2.
+IDLE_S = 600
+HANDSHAKE_S = 30
 
 
 class GrpcServer:
@@ -37,6 +40,9 @@ class GrpcServer:
             options=[
                 ("grpc.max_receive_message_length", max_bytes),
                 ("grpc.max_send_message_length", -1),
+                # A client connects again when it has a request.
+                ("grpc.max_connection_idle_ms", IDLE_S * 1000),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
                 # Two servers must not share a port without knowing it.
                 ("grpc.so_reuseport", 0),
             ],

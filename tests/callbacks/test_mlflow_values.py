@@ -9,10 +9,12 @@ import pytest
 
 from sparkdl.callbacks import MLflow
 from sparkdl.callbacks.mlflow.reports import Cursor, new_reports
+from sparkdl.callbacks.mlflow.tracker import _probe
 from sparkdl.callbacks.mlflow.values import NOTE, masked_uri, names_of, trial_tags
 from sparkdl.errors import ConfigError
 from sparkdl.files import storage
 from sparkdl.runs import Trial
+from tests.helpers.receiver import Receiver
 
 
 def write(trial: Trial, folder: str, *steps: int) -> None:
@@ -127,3 +129,10 @@ def test_tags_of_a_trial_keep_the_names_by_which_users_search(trial: Trial) -> N
     trial.error = "ValueError: no"
     names = ("state", "seed", "configuration", "attempts", "failure")
     assert trial_tags(trial).keys() == {*(f"sparkdl.{name}" for name in names), NOTE}
+
+
+def test_a_redirect_of_the_server_is_not_followed(receiver: Receiver) -> None:
+    """It could lead to an address that only this host reaches."""
+    receiver.codes = [302]
+    _probe(receiver.address)
+    assert [path for path, _, _ in receiver.posts] == ["/health"]

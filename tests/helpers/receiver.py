@@ -11,8 +11,8 @@ class Receiver(ThreadingHTTPServer):
     """A server on loopback that remembers what it gets.
 
     Attributes:
-        posts: the path, the headers and the JSON value of each post.
-        codes: the answers to the first posts; later ones are answered with 200.
+        posts: the path, the headers and the JSON value of each request; None for a GET.
+        codes: the answers to the first requests; later ones are answered with 200.
     """
 
     daemon_threads = True
@@ -32,15 +32,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(body)
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def _answer(self, body: Any) -> None:
         self.server.posts.append((self.path, dict(self.headers), body))
         self.send_response(self.server.codes.pop(0) if self.server.codes else 200)
         self.send_header("Content-Length", "0")
         self.send_header("Location", f"{self.server.address}/other")
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.server.posts.append((self.path, dict(self.headers), None))
-        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:

@@ -201,6 +201,28 @@ def test_a_damaged_model_is_not_exported(root: str, prepared: str) -> None:
         models.get("digits", root=root)
 
 
+def test_an_exported_version_has_no_credential(
+    root: str, prepared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from the parameters of its trial, nor from the address of its model."""
+    params = {"lr": 0.1, "db": "postgresql://ann:s3cr3tpass@db/x", "password": "s3cr3tpass"}
+    opened = started(root, "nightly", [params])
+    storage.copy(Path(prepared), f"{opened.run.trials[0].path}/artifacts/model")
+    values = {"value": 0.5, "metrics": {"accuracy": 0.5}, "outputs": {"model": "artifacts/model"}}
+    opened.record(TrialChanged(number=0, state=TrialState.COMPLETE, attempt=0, **values))
+    opened.close(RunEnded(state=RunState.COMPLETE))
+    version = exported(opened.run.best, "digits", root)
+    assert version.lineage["params"]["lr"] == 0.1
+    monkeypatch.setattr(stores, "CLAIM_S", 0.0)
+    with fake_stores():
+        url = "sftp://ann:s3cr3tpass@host/prepared"
+        storage.copy(Path(prepared), url)
+        copied = exported(url, "digits", root)
+    assert copied.lineage["source"] == "sftp://***@host/prepared"
+    files = [path for path in Path(root).rglob("*") if path.is_file()]
+    assert not [path for path in files if b"s3cr3tpass" in path.read_bytes()]
+
+
 def test_a_version_tells_its_files_and_its_signature(root: str, prepared: str) -> None:
     version = exported(prepared, "digits", root, profile={"features": {"x": {"kind": "other"}}})
     assert version.signature == {

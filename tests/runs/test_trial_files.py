@@ -21,7 +21,9 @@ def files(tmp_path: Path) -> dict[str, list[Path]]:
     return paths
 
 
-def test_local_artifacts_are_where_they_are(root: str, files: Any, tmp_path: Path) -> None:
+def test_local_artifacts_are_where_they_are_and_nowhere_else(
+    root: str, files: Any, tmp_path: Path
+) -> None:
     run = run_with_outputs(root, {"accuracy": (0.9, 0.7)}, files)
     path = run.best.artifact("plot")
     assert path == f"{run.best.path}/artifacts/plot/0.png"
@@ -43,6 +45,17 @@ def test_local_artifacts_are_where_they_are(root: str, files: Any, tmp_path: Pat
         without.best.artifact("plot")
     with pytest.raises(ConfigError, match="has no model"):
         without.best.model()
+
+
+def test_the_name_of_an_artifact_leads_out_of_no_trial(root: str, files: Any) -> None:
+    run = run_with_outputs(root, {"accuracy": (0.9, 0.7)}, files)
+    secret = Path(run.path).parent / "secret"
+    secret.write_text("x")
+    outside = {"up": "../../../secret", "absolute": str(secret)}
+    run.best.outputs = {**outside, **run.best.outputs}
+    for name in outside:
+        with pytest.raises(ConfigError, match="a returned file: 'plot', 'model'"):
+            run.best.artifact(name)
 
 
 def test_remote_artifacts_are_copied(files: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparkdl.callbacks.callback import Callback
 from sparkdl.callbacks.mlflow import values
+from sparkdl.callbacks.webhook import NoRedirect
 from sparkdl.errors import ConfigError
 from sparkdl.host.optional_packages import require
 from sparkdl.runs import Run
@@ -207,7 +208,8 @@ def _probe(uri: str) -> None:
     host = uri.partition("://")[2].rpartition("@")[2]
     url = f"{uri.partition('://')[0]}://{host.split('?')[0].rstrip('/')}/health"
     try:
-        with urllib.request.urlopen(url, timeout=PROBE_S):
+        # A redirect could lead to an address that only this host reaches.
+        with urllib.request.build_opener(NoRedirect).open(url, timeout=PROBE_S):
             pass
     except urllib.error.HTTPError as exc:
         exc.close()  # It answers.
