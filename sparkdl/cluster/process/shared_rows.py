@@ -36,8 +36,8 @@ from sparkdl.data.dataframe.protocol import Feed, RowCopy
 FOLDER = "sparkdl-rows"
 
 POLL_S = 0.05
-# Seconds for the process that holds the copy to answer.
-ANSWER_S = 10.0
+# Seconds for the process that holds the copy to answer: a busy host may have swapped it out.
+ANSWER_S = 60.0
 # Share of the free space of the disk that the copy may take.
 MAX_SHARE = 0.5
 # While a task writes, others wait: after so many tasks that ended before all rows were there, each
@@ -86,12 +86,15 @@ class SharedRows:
             NoCopyError: if there is no copy on this executor, or it cannot be got.
         """
         shared = cls.of(feed)
+        why = ""
         if shared is not None:
-            with contextlib.suppress(OSError):
+            try:
                 shared._copy = shared._find()
+            except OSError as exc:
+                why = f": {exc}"
         try:
             if shared is None or shared._copy is None:
-                raise NoCopyError(f"{NO_COPY} on host {socket.gethostname()}")
+                raise NoCopyError(f"{NO_COPY} on host {socket.gethostname()}{why}")
             yield shared
         finally:
             if shared is not None:

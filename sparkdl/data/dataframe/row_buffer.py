@@ -127,7 +127,9 @@ class RowBuffer:
     @property
     def is_read_in_part(self) -> bool:
         """True if it is known that not all rows are read, or that each row is read once only."""
-        return self._is_cached is False or (self._is_cached is True and self._max_rows is not None)
+        with self._changed:  # `open` sets both.
+            is_limited = self._max_rows is not None
+            return self._is_cached is False or (self._is_cached is True and is_limited)
 
     @property
     def is_cached(self) -> bool:
