@@ -20,8 +20,8 @@ from pathlib import Path
 
 from sparkdl.cluster.process.server_folder import locked, peer
 
-# Seconds without a task after which the copy is removed. On a busy host, the next trial of a run may
-# need a minute to come.
+# Seconds without a task after which the copy is removed: on a busy host, a minute may pass between
+# two trials of a run.
 IDLE_S = 120.0
 
 # What tasks ask for: the descriptors of the copy; or, from another run, the end of this process

@@ -23,6 +23,11 @@ _WITH_SUBMODULES = (
     *("pyarrow", "scipy", "sklearn", "sparkdl", "tqdm"),
     *HUB,
 )
+# Pure Python that imports none of the above: the order says nothing, and the program imports it.
+_NEUTRAL = (
+    *("boto3", "click", "cloudpickle", "dotenv", "hydra", "hypothesis", "loguru", "omegaconf"),
+    *("packaging", "pytest", "requests", "rich", "typer", "typing_extensions", "yaml"),
+)
 # What imports a framework first of all.
 _FRAMEWORKS = {
     "tensorflow": _FIXES_BACKEND,
@@ -55,8 +60,9 @@ def preloadable(
 
     A name such as `transformers.Trainer` is that of an object, with which its module is imported.
 
-    They end before the first module that is not safe to import before a fork, and before a second
-    framework: native libraries may depend on the order in which they are loaded.
+    They end before the first module that is not known to be safe to import before a fork, and
+    before a second framework: native libraries may depend on the order in which they are loaded.
+    Common packages of pure Python are passed over.
 
     Args:
         imports: the modules that the program imports, in its own order.
@@ -68,6 +74,8 @@ def preloadable(
     Example:
         >>> preloadable(["numpy", "torch", "torch.utils.tensorboard", "torchvision"], "torch")
         ('sparkdl.cluster.process.child', 'numpy', 'torch')
+        >>> preloadable(["requests", "keras"], "tensorflow")
+        ('sparkdl.cluster.process.child', 'keras')
         >>> preloadable(["numpy", "keras"], "tensorflow", sets_backend=True)
         ('sparkdl.cluster.process.child', 'numpy')
     """
@@ -75,8 +83,8 @@ def preloadable(
     first = None
     for name in imports:
         top = name.partition(".")[0]
-        if top in sys.stdlib_module_names or top == "cloudpickle":
-            continue  # Each training process has them.
+        if top in sys.stdlib_module_names or top in _NEUTRAL:
+            continue
         behind = _framework_behind(name)
         first = first or behind
         is_second = behind not in (None, first)
