@@ -17,7 +17,7 @@ from sparkdl.serving import Batching, Log, kserve, start
 
 # Options of the other server, which runs here; KServe decides what they say.
 _LOCAL = """
-    host port grpc_port token_file log_sample batch_timeout_ms max_body_mb memory_limit_mb
+    host port grpc_port token_file log_sample batch_timeout_ms max_body_mb timeout_s memory_limit_mb
 """.split()
 # Options of kserve that the server in this process does not have.
 _REMOTE = (
@@ -85,6 +85,9 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-body-mb", type=float, default=64, help="default: %(default)s")
     parser.add_argument(
+        "--timeout-s", type=float, help="the most seconds that a request takes; default: no limit"
+    )
+    parser.add_argument(
         "--memory-limit-mb",
         type=float,
         help="load models at their first request, and unload others beyond this size",
@@ -136,6 +139,7 @@ def _serve(arguments: argparse.Namespace, batching: Any) -> int:
             token=token,
             batching=batching,
             max_body_mb=arguments.max_body_mb,
+            timeout_s=arguments.timeout_s,
             memory_limit_mb=arguments.memory_limit_mb,
             root=arguments.root,
         ) as server,

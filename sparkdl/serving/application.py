@@ -7,15 +7,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from sparkdl.host.loopback import leads_here
 from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
+from sparkdl.serving.deadlines import header_s, within
 from sparkdl.serving.inference_routes import InferenceRoutes
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
 from sparkdl.serving.places import Places
 from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.tensorflow_routes import TensorFlowRoutes
+
+T = TypeVar("T")
 
 # The address of TensorFlow Serving, and the one that Prometheus asks unless it is told another.
 METRICS_PATHS = ("/monitoring/prometheus/metrics", "/metrics")
@@ -42,6 +46,7 @@ class Application:
         observers: told of each request to a model.
         metrics: returns the metrics and their content type; None if there are none.
         max_body_bytes: the size of the largest body, also after it was unpacked.
+        timeout_s: the most seconds that a request may take; None for any time.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Application:
         observers: Sequence[Observer] = (),
         metrics: Callable[[], tuple[bytes, str]] | None = None,
         max_body_bytes: int = 1 << 26,
+        timeout_s: float | None = None,
     ) -> None:
         self._catalog = catalog
         self._token = token
@@ -60,6 +66,7 @@ class Application:
         self._max_body_bytes = max_body_bytes
         self._tensorflow = TensorFlowRoutes(catalog)
         self._inference = InferenceRoutes(catalog)
+        self._timeout_s = timeout_s
         self._places = Places()
         self._is_draining = threading.Event()
 
@@ -76,29 +83,32 @@ class Application:
             pool: threads for everything that takes time.
         """
         call = call_of(head.headers.get("x-request-id", ""))
-        loop = asyncio.get_running_loop()
         try:
             self._check_access(head)
+            call.end_within(self._timeout_s)
+            call.end_within(header_s(head.headers))
             request = replace(head, body=await read())
             if self._is_quick(request):
                 answer = self._read(request, call)
             else:
-                answer = await loop.run_in_executor(pool, self._read, request, call)
+                answer = await within(call.deadline, _in_thread(pool, self._read, request, call))
             if isinstance(answer, Work):
-                work = answer
-                with self._places.take(work.servable.name):
-                    result = await work.servable.run_soon(work.signature, work.arrays)
-                call.note_outputs(result)
-                # A ragged output, a list of lists, is of unknown size.
-                outputs = result.outputs
-                sizes = [getattr(output, "size", SMALL_ANSWER + 1) for output in outputs.values()]
-                if sum(sizes) <= SMALL_ANSWER:
-                    answer = work.reply(outputs)
-                else:
-                    answer = await loop.run_in_executor(pool, work.reply, outputs)
+                answer = await within(call.deadline, self._compute(answer, call, pool))
         except Exception as exc:  # noqa: BLE001
             answer = _refusal(exc, head, call)
         return self._finish(answer, call)
+
+    async def _compute(self, work: Work, call: Call, pool: Executor) -> Answer:
+        """Let a model compute, and return the answer."""
+        with self._places.take(work.servable.name):
+            result = await work.servable.run_soon(work.signature, work.arrays)
+        call.note_outputs(result)
+        # A ragged output, a list of lists, is of unknown size.
+        outputs = result.outputs
+        sizes = [getattr(output, "size", SMALL_ANSWER + 1) for output in outputs.values()]
+        if sum(sizes) <= SMALL_ANSWER:
+            return work.reply(outputs)
+        return await _in_thread(pool, work.reply, outputs)
 
     def _is_quick(self, request: HttpRequest) -> bool:
         """Return True if a request can be read at once."""
@@ -164,6 +174,11 @@ class Application:
         if len(data) > self._max_body_bytes:
             raise RequestError("TOO_LARGE", f"the body is larger than {self._max_body_bytes} bytes")
         return data
+
+
+async def _in_thread(pool: Executor, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a thread. It is not called if the call is cancelled before it begins."""
+    return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
 
 def _refusal(exc: Exception, request: HttpRequest, call: Call) -> Answer:

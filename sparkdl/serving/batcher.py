@@ -19,8 +19,9 @@ from typing import Any, cast
 import numpy as np
 
 from sparkdl.serving.batching import Batching
+from sparkdl.serving.deadlines import seconds_until, too_late
 from sparkdl.serving.json_tensors import Array
-from sparkdl.serving.request_error import RequestError, seconds_until, too_late
+from sparkdl.serving.request_error import RequestError
 
 # Takes and returns lists of arrays, whose first axis counts the rows.
 Function = Callable[[Sequence[Array]], Sequence[Array]]
@@ -100,11 +101,18 @@ class Batcher:
         return _join(parts)
 
     async def run_soon(self, arrays: Sequence[Array]) -> tuple[list[Array], int]:
-        """Do the same in a loop of events, which goes on in the meantime."""
+        """Do the same in a loop of events, which goes on in the meantime.
+
+        Rows that wait are not computed any more if the call is cancelled.
+        """
         parts = self._parts(arrays, asyncio.get_running_loop().create_future)
         self._enqueue(parts)
-        for part in parts:
-            await cast("asyncio.Future[None]", part.done)
+        try:
+            for part in parts:
+                await cast("asyncio.Future[None]", part.done)
+        except asyncio.CancelledError:
+            self._give_up(parts)
+            raise
         return _join(parts)
 
     def _parts(self, arrays: Sequence[Array], make_done: Callable[[], Any]) -> list[_Part]:

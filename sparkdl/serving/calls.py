@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sparkdl.serving.deadlines import earlier
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.messages import Answer
 from sparkdl.serving.request_checks import check_splits
@@ -67,6 +68,8 @@ class Servable(Protocol):
     async def run_soon(self, signature: Signature, arrays: Mapping[str, Array]) -> Result:
         """Compute the outputs without holding the thread.
 
+        What has not begun is not computed if the call is cancelled.
+
         Raises:
             RequestError: as `run` does.
         """
@@ -125,8 +128,8 @@ class Call:
         status: the status of the answer in HTTP.
         latency_ms: milliseconds from the request to the answer.
         batch: see `Result`.
-        deadline: the time at which the client waits no more, on the clock `time.monotonic`; None
-            if the client has not told it.
+        deadline: the time after which the request is answered with an error, on the clock
+            `time.monotonic`; None for no such time.
         inputs: the inputs by name.
         outputs: the outputs by name.
     """
@@ -145,6 +148,10 @@ class Call:
     deadline: float | None = None
     inputs: dict[str, Array] = field(default_factory=dict)
     outputs: dict[str, Array] = field(default_factory=dict)
+
+    def end_within(self, timeout_s: float | None) -> None:
+        """Set the deadline to some seconds from now, unless it is earlier."""
+        self.deadline = earlier(self.deadline, timeout_s)
 
     def compute(
         self, servable: Servable, signature: Signature, arrays: Mapping[str, Array], rows: int

@@ -11,6 +11,7 @@ import numpy as np
 
 from sparkdl.serving import infer_format, model_descriptions
 from sparkdl.serving.calls import Call, Catalog
+from sparkdl.serving.deadlines import parameter_s
 from sparkdl.serving.grpc_methods import GrpcMethods
 from sparkdl.serving.inference_messages import message_class
 from sparkdl.serving.json_tensors import Array
@@ -108,6 +109,7 @@ class GrpcInference:
         servable = self._catalog.find(request.model_name, version)
         call.note_version(servable)
         parameters = _parameters(request.parameters)
+        call.end_within(parameter_s(parameters))
         name = infer_format.signature_name(parameters)
         signature = signature_of(servable.signatures, name)
         content, binary = _content(request, parameters)

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,10 +27,14 @@ class GrpcMethods:
         token: the secret that a request has to carry; None for a server that only this host
             reaches.
         observers: told of each request to a model.
+        timeout_s: the most seconds that a request may take; None for any time.
     """
 
-    def __init__(self, token: str | None, observers: Sequence[Observer]) -> None:
+    def __init__(
+        self, token: str | None, observers: Sequence[Observer], timeout_s: float | None = None
+    ) -> None:
         self._token = token
+        self._timeout_s = timeout_s
         self._observers = observers
         self._slow = SlowMessages()
 
@@ -78,9 +81,10 @@ class GrpcMethods:
     ) -> Any:
         metadata = dict(context.invocation_metadata())
         call = call_of(str(metadata.get("x-request-id", "")))
+        call.end_within(self._timeout_s)
         left_s = context.time_remaining()
         if left_s is not None and left_s < threading.TIMEOUT_MAX:
-            call.deadline = time.monotonic() + left_s
+            call.end_within(left_s)
         context.send_initial_metadata((("x-request-id", call.id),))
         error = None
         try:

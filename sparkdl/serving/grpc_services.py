@@ -36,6 +36,7 @@ class GrpcServices:
             reaches.
         observers: told of each request to a model.
         max_bytes: the size of the largest tensor.
+        timeout_s: the most seconds that a request may take; None for any time.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class GrpcServices:
         token: str | None = None,
         observers: Sequence[Observer] = (),
         max_bytes: int = 1 << 26,
+        timeout_s: float | None = None,
     ) -> None:
         self._catalog = catalog
-        self._methods = GrpcMethods(token, observers)
+        self._methods = GrpcMethods(token, observers, timeout_s)
         self._max_bytes = max_bytes
         self._places = Places()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparkdl.serving import infer_format, model_descriptions
 from sparkdl.serving.calls import Call, Catalog, Servable, Work
+from sparkdl.serving.deadlines import parameter_s
 from sparkdl.serving.json_tensors import Array, parse
 from sparkdl.serving.messages import Answer, HttpRequest, json_answer
 from sparkdl.serving.predict_format import rows_of
@@ -70,16 +71,18 @@ class InferenceRoutes:
         if action is None:
             return json_answer(model_descriptions.of_model(self._catalog, servable))
         call.note_version(servable)
-        return _infer_work(servable, request, body)
+        return _infer_work(servable, request, body, call)
 
     def _ready(self, name: str, version: int | None) -> Answer:
         is_ready = self._catalog.is_ready(name, version)
         return json_answer({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
 
-def _infer_work(servable: Servable, request: HttpRequest, body: bytes) -> Work:
+def _infer_work(servable: Servable, request: HttpRequest, body: bytes, call: Call) -> Work:
     content, binary = infer_format.split(body, request.headers.get(_LENGTH.lower()))
-    name = infer_format.signature_name(content.get("parameters"))
+    parameters = content.get("parameters")
+    call.end_within(parameter_s(parameters))
+    name = infer_format.signature_name(parameters)
     signature = signature_of(servable.signatures, name)
     inputs = infer_format.read(content, signature, binary)
     head = {"model_name": servable.name, "model_version": str(servable.version)}

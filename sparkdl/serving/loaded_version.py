@@ -23,9 +23,10 @@ from sparkdl.models.saved_model import write_keras
 from sparkdl.serving.batcher import Batcher, BatchFailed
 from sparkdl.serving.batching import Batching
 from sparkdl.serving.calls import Result
+from sparkdl.serving.deadlines import seconds_until, too_late
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.model_process import ModelProcess, platform_of, serving_signature
-from sparkdl.serving.request_error import RequestError, seconds_until, too_late
+from sparkdl.serving.request_error import RequestError
 from sparkdl.serving.request_threads import RequestThreads
 from sparkdl.serving.signatures import DEFAULT, Signature, TensorInfo, read_signatures
 

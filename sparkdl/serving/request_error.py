@@ -1,7 +1,5 @@
 """Runs anywhere (pure). The error of a request, and its code in HTTP."""
 
-import time
-
 # TensorFlow's codes, as TensorFlow Serving maps them to HTTP.
 STATUS = {
     "INVALID_ARGUMENT": 400,
@@ -51,21 +49,6 @@ class RequestError(Exception):
 def invalid(message: str) -> RequestError:
     """Return the error of a request that is wrong in itself."""
     return RequestError("INVALID_ARGUMENT", message)
-
-
-def too_late() -> RequestError:
-    """Return the error of a request whose client waits no more."""
-    return RequestError("DEADLINE_EXCEEDED", "the model takes longer than the client waits")
-
-
-def seconds_until(deadline: float | None) -> float | None:
-    """Return the seconds until a time on the clock `time.monotonic`; None if there is no limit.
-
-    Example:
-        >>> seconds_until(None), seconds_until(time.monotonic() - 1)
-        (None, 0.0)
-    """
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 def not_found(message: str) -> RequestError:

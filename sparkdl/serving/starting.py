@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from sparkdl.serving.http_server import HttpServer
 
 MIN_TOKEN = 16
+# Threads and loops of events cannot wait for longer on all hosts.
+MAX_TIMEOUT_S = 1e6
 
 _logger = logging.getLogger("sparkdl.serving")
 
@@ -46,6 +48,7 @@ def start(
     log: Any = None,
     token: str | None = None,
     max_body_mb: float = 64,
+    timeout_s: float | None = None,
     memory_limit_mb: float | None = None,
     root: str | None = None,
 ) -> Server:
@@ -77,6 +80,8 @@ def start(
         token: the secret that requests need, of at least 16 characters; None makes one if `host`
             needs it.
         max_body_mb: the size of the largest request, in megabytes.
+        timeout_s: the most seconds that a request may take, after which it is answered with 504 or
+            `DEADLINE_EXCEEDED`; a client may ask for less. None sets no limit.
         memory_limit_mb: load each model at its first request, and unload those that were not asked
             for the longest while the files of all loaded models have more megabytes; None loads
             all models at the start.
@@ -110,6 +115,7 @@ def start(
     secret = _token(host, token)
     check_log(log)
     max_bytes = _bytes(max_body_mb, "max_body_mb") or 0
+    _check_timeout(timeout_s)
     memory_bytes = _bytes(memory_limit_mb, "memory_limit_mb")
     sources = [source_of(model, root) for model in models]
     for source in sources:
@@ -128,7 +134,7 @@ def start(
         inference_log = log_of(log)
         if inference_log:
             stack.callback(inference_log.close)
-        server = _answer(http, grpc, served, inference_log, secret, max_bytes)
+        server = _answer(http, grpc, served, inference_log, secret, max_bytes, timeout_s)
         stack.pop_all()
     _logger.info("%r in process %d", server, os.getpid())
     return server
@@ -166,6 +172,7 @@ def _answer(
     log: InferenceLog | None,
     token: str | None,
     max_bytes: int,
+    timeout_s: float | None,
 ) -> Server:
     """Answer requests from now on."""
     from sparkdl.serving.application import Application
@@ -179,11 +186,14 @@ def _answer(
         observers=observers,
         metrics=metrics.page,
         max_body_bytes=max_bytes,
+        timeout_s=timeout_s,
     )
     if grpc:
         from sparkdl.serving.grpc_services import GrpcServices
 
-        services = GrpcServices(models, token=token, observers=observers, max_bytes=max_bytes)
+        services = GrpcServices(
+            models, token=token, observers=observers, max_bytes=max_bytes, timeout_s=timeout_s
+        )
         grpc.start(services.handlers())
     http.start(application.answer_soon)
     return Server(
@@ -208,6 +218,14 @@ def _bytes(megabytes: Any, name: str) -> int | None:
     if isinstance(megabytes, bool) or not isinstance(megabytes, int | float) or not megabytes > 0:
         raise ConfigError(f"{name} is {megabytes!r}; expected megabytes, more than 0.")
     return int(megabytes * (1 << 20))
+
+
+def _check_timeout(timeout_s: Any) -> None:
+    if timeout_s is None:
+        return
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ConfigError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0.")
 
 
 def _token(host: str, token: str | None) -> str | None:

@@ -14,7 +14,7 @@ from sparkdl.serving import grpc_services
 from sparkdl.serving.application import Application
 from sparkdl.serving.batching import Batching
 from sparkdl.serving.loaded_version import LoadedVersion
-from sparkdl.serving.places import Places
+from sparkdl.serving.places import MAX_OPEN, Places
 from sparkdl.serving.request_error import RequestError
 from tests.helpers.processes import eventually
 from tests.serving.fakes import Client, FakeCatalog, half_plus_three
@@ -71,6 +71,90 @@ def test_a_request_waits_until_its_deadline(hanging: Hanging, batching: Any) -> 
         # The second request did not come to the model, and is not computed any more.
         assert model._queues["serving_default"]._num_rows == 0
         assert hanging.num_calls == 1
+
+
+INFER = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}
+PREDICT = {"instances": [1]}
+
+
+@pytest.mark.parametrize("batching", [None, Batching(timeout_ms=0)])
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "timeout_s"),
+    [
+        ("/v1/models/m:predict", PREDICT, {"X-Envoy-Expected-Rq-Timeout-Ms": "50"}, None),
+        ("/v1/models/m:predict", PREDICT, {"X-Envoy-Expected-Rq-Timeout-Ms": "50"}, 600.0),
+        ("/v1/models/m:predict", PREDICT, {"X-Envoy-Expected-Rq-Timeout-Ms": "600000"}, 0.05),
+        ("/v1/models/m:predict", PREDICT, {"X-Envoy-Expected-Rq-Timeout-Ms": "0"}, 0.05),
+        ("/v2/models/m/infer", {**INFER, "parameters": {"timeout": 50_000}}, {}, None),
+        ("/v2/models/m/infer", {**INFER, "parameters": {"timeout": 600_000_000}}, {}, 0.05),
+    ],
+)
+def test_a_request_by_http_ends_at_its_deadline_and_leaves_its_place(
+    hanging: Hanging, batching: Any, path: str, body: Any, headers: Any, timeout_s: Any
+) -> None:
+    model = version(hanging, batching=batching)
+    noted: list[Any] = []
+    application = Application(FakeCatalog([model]), timeout_s=timeout_s, observers=[noted.append])
+    application._places = places = Places(8)
+    client = Client(application)
+    for _ in range(6):  # More than the places that one model may hold.
+        answer = client.post(path, json=body, headers={**HOST, **headers})
+        assert (answer.status_code, answer.json) == (
+            504,
+            {"error": "the model did not answer before the deadline"},
+        )
+    assert [call.status for call in noted] == [504] * 6
+    assert places._num_free == 8
+    if batching:
+        # Only the first request came to the model, and the others are not computed any more.
+        assert model._queues["serving_default"]._num_rows == 0
+        assert hanging.num_calls == 1
+
+
+def test_a_request_that_is_answered_in_time_has_no_error(hanging: Hanging) -> None:
+    hanging.opened.set()
+    client = Client(Application(FakeCatalog([version(hanging)]), timeout_s=200.0))
+    headers = {**HOST, "X-Envoy-Expected-Rq-Timeout-Ms": "150000"}
+    answer = client.post("/v1/models/m:predict", json=PREDICT, headers=headers)
+    assert (answer.status_code, answer.json) == (200, {"predictions": [1.0]})
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "²", "9" * 400])
+def test_a_deadline_that_is_no_number_is_refused(hanging: Hanging, text: str) -> None:
+    client = Client(Application(FakeCatalog([version(hanging)])))
+    headers = {**HOST, "X-Envoy-Expected-Rq-Timeout-Ms": text}
+    answer = client.post("/v1/models/m:predict", json=PREDICT, headers=headers)
+    assert answer.status_code == 400 and "expected a number of milliseconds" in answer.text
+    for value in (text, True, -1, 1.5, [], 10**20):
+        body = {**INFER, "parameters": {"timeout": value}}
+        answer = client.post("/v2/models/m/infer", json=body, headers=HOST)
+        assert answer.status_code == 400 and "no number of microseconds" in answer.text
+
+
+def test_the_limit_of_the_server_ends_a_request_by_grpc(hanging: Hanging) -> None:
+    grpc = pytest.importorskip("grpc")
+    pytest.importorskip("tensorflow_serving")
+    from sparkdl.serving.grpc_server import GrpcServer
+    from sparkdl.serving.inference_messages import message_class
+
+    request = message_class("ModelInferRequest")(model_name="m")
+    request.inputs.add(name="x", datatype="FP32", shape=[1]).contents.fp32_contents.append(1.0)
+    catalog = FakeCatalog([version(hanging)])
+    for timeout_s, microseconds in ((0.05, 0), (0.05, 600_000_000), (None, 50_000)):
+        entry = request.parameters.add(key="timeout")
+        entry.value.int64_param = microseconds
+        server = GrpcServer("127.0.0.1", 0, 1 << 20)
+        services = grpc_services.GrpcServices(catalog, timeout_s=timeout_s)
+        server.start(services.handlers())
+        with grpc.insecure_channel(server.address) as channel:
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError) as caught:
+                infer(request.SerializeToString(), timeout=200)
+            assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            assert caught.value.details() == "the model did not answer before the deadline"
+            assert services._places._num_free == MAX_OPEN
+        server.close()
+        del request.parameters[:]
 
 
 def test_other_models_are_answered_by_http(hanging: Hanging) -> None:

@@ -323,6 +323,8 @@ def test_wrong_arguments_are_refused(root: str, tmp_path: Path, caplog: Any) -> 
         (ConfigError, "expected names that differ", {"name_or_path": ["plus", "plus"]}),
         (ConfigError, "at least 16 ASCII", {"token": "short"}),
         (ConfigError, "expected megabytes", {"max_body_mb": 0}),
+        (ConfigError, "timeout_s is 0; expected seconds", {"timeout_s": 0}),
+        (ConfigError, "timeout_s is nan; expected seconds", {"timeout_s": float("nan")}),
         (ConfigError, "cannot be used", {"port": 1 << 20}),
         (ConfigError, "cannot be used", {"host": "no.such.host.invalid", "token": "x" * 16}),
         (ModelDamagedError, "can be loaded", {"name_or_path": write_saved_model(tmp_path / "bad")}),
