@@ -11,6 +11,7 @@ from sparkdl.files import storage
 from sparkdl.files.layout import RunPaths
 from sparkdl.runs import table
 from sparkdl.runs.run import Run
+from sparkdl.runs.tried_values import tried
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,9 +23,6 @@ _ALWAYS = {("result", "state"), ("result", "trials"), ("result", "duration in s"
 
 _GROUPS = ("result", "metrics", "parameters", "tried", "environment", "packages")
 _FACTS = ("description", "function", "plan", "framework", "seed", "user", "host", "git_commit")
-
-# The most values of a parameter that a cell lists.
-MAX_LISTED = 4
 
 Rows = dict[tuple[str, str], list[Any]]
 
@@ -152,8 +150,9 @@ def _fields(run: Run) -> dict[tuple[str, str], Any]:
         fields |= {("metrics", name): value for name, value in best[0].metrics.items()}
         fields |= {("parameters", name): value for name, value in best[0].params.items()}
     if len(run.trials) > 1:
-        names = dict.fromkeys(name for trial in run.trials for name in trial.params)
-        fields |= {("tried", name): _values_of_param(run, name) for name in names}
+        params = [trial.params for trial in run.trials]
+        names = dict.fromkeys(name for each in params for name in each)
+        fields |= {("tried", name): tried(params, name) for name in names}
     fields |= {("environment", name): value for name, value in _environment(run).items()}
     packages = _packages(run.path)
     return fields | {("packages", name): version for name, version in packages.items()}
@@ -173,19 +172,6 @@ def _result(run: Run) -> dict[str, Any]:
         "training of a trial in s": round(median(times), 3) if times else None,
         "tags": ", ".join(run.tags) or None,
     }
-
-
-def _values_of_param(run: Run, name: str) -> str:
-    """Return the values of a parameter in all trials as text, of many values the ends."""
-    having = [trial for trial in run.trials if name in trial.params]
-    values = list(dict.fromkeys(json.dumps(trial.params[name]) for trial in having))
-    texts = [table.cell(json.loads(value)) for value in values]
-    if len(texts) <= MAX_LISTED:
-        return ", ".join(texts)
-    numbers = [json.loads(value) for value in values]
-    if all(isinstance(number, int | float) for number in numbers):
-        return f"{table.cell(min(numbers))} to {table.cell(max(numbers))}, {len(texts)} values"
-    return f"{', '.join(texts[:MAX_LISTED])} ... {len(texts)} values"
 
 
 def _environment(run: Run) -> dict[str, Any]:

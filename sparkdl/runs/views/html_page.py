@@ -9,9 +9,10 @@ import base64
 import functools
 import gzip
 import hashlib
-import html
 from collections.abc import Sequence
 from importlib import resources
+
+from sparkdl.runs.views.html_parts import escaped
 
 # Unpack plotly.js, and draw each figure in the element before its data.
 _DRAW_ALL = """
@@ -49,11 +50,6 @@ def _compress(library: str) -> str:
 
 def _script(library: str) -> str:
     return f'const LIBRARY = "{_compress(library)}";\n{shared_file("figures.js")}\n{_DRAW_ALL}'
-
-
-def escaped(value: object) -> str:
-    """Return a value as text that is safe in HTML."""
-    return html.escape(str(value))
 
 
 def page(title: str, sections: Sequence[str], library: str) -> str:

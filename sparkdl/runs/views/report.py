@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -13,17 +13,20 @@ from sparkdl.runs import annotations, table
 from sparkdl.runs.failures import in_common
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
+from sparkdl.runs.views.code_part import changes, code
+from sparkdl.runs.views.data_part import data
 from sparkdl.runs.views.figures import FIGURES, RunView
 from sparkdl.runs.views.figures.importance import why_no_importance
-from sparkdl.runs.views.html_page import escaped, page
+from sparkdl.runs.views.html_page import page
+from sparkdl.runs.views.html_parts import duration, escaped, pairs, row, section, short
+from sparkdl.runs.views.images_part import images
 
 # Limits that keep the page of a long run small: kinds of failures, trials that failed alike,
-# characters of an error, trials of the Pareto front, characters of a parameter.
+# characters of an error, trials of the Pareto front.
 MAX_FAILURES = 50
 MAX_NUMBERS = 20
 MAX_ERROR = 8000
 MAX_FRONT = 20
-MAX_PARAM = 200
 
 _TIMES = {
     "waiting": ("#d0d4da", "for a slot, before the duration of a trial begins"),
@@ -58,9 +61,10 @@ _NO_CURVES = (
 def write_report(run: RunView, to: str | None = None) -> str:
     """Write `report.html` into the run directory, in place of an earlier report.
 
-    The page shows the best trial, the figures of `figures.plot`, the trials, the use of time, the
-    failures with their tracebacks, and the environment of the run. It needs no network. Of a long
-    run the page draws only a part, and says so.
+    The page shows the best trial, the figures of `figures.plot`, images that trials have left, the
+    trials, the use of time, the failures with their tracebacks, the data, the code with what has
+    changed since the run before, and the environment. It needs no network. Of a long run the page
+    draws only a part, and says so.
 
     Args:
         run: the run, live or loaded; its directory holds a `run.json`.
@@ -79,10 +83,15 @@ def write_report(run: RunView, to: str | None = None) -> str:
 
         library = get_plotlyjs()
     parts = sections(run)
+    facts = json.loads(storage.read(RunPaths(run.path).run))
     texts = [
         *(parts[name] for name in ("head", "best", "failures", "times")),
         *figures,
+        _part("Images", lambda: images(run)),
         _trials(run),
+        _part("Data", lambda: data(run)),
+        _part("What has changed", lambda: changes(run, facts)),
+        _part("Code", lambda: code(run)),
         parts["facts"],
     ]
     url = storage.absolute(to) if to else RunPaths(run.path).report
@@ -109,30 +118,12 @@ def sections(run: RunView) -> dict[str, str]:
     }
 
 
-def _section(title: str, note: str, body: str) -> str:
-    soft = f'<p class="soft">{note}</p>' if note else ""
-    return f"<section><h2>{title}</h2>{soft}{body}</section>"
-
-
-def _pairs(pairs: Mapping[str, Any]) -> str:
-    rows = (f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in pairs.items())
-    return f"<dl>{''.join(rows)}</dl>" if pairs else ""
-
-
 def _params(trial: Trial) -> str:
-    return _pairs({name: _short(value) for name, value in trial.params.items()})
-
-
-def _short(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)[:MAX_PARAM]
-
-
-def _row(cells: Iterable[object]) -> str:
-    return f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in cells)}</tr>"
+    return pairs({name: short(value) for name, value in trial.params.items()})
 
 
 def _head(run: RunView) -> str:
-    seconds = f" in {_duration(run.duration_s)}" if run.duration_s else ""
+    seconds = f" in {duration(run.duration_s)}" if run.duration_s else ""
     reason = f" ({escaped(run.reason)})" if run.reason else ""
     return (
         f"<header><h1>{escaped(run.name)}</h1>"
@@ -146,21 +137,6 @@ def _annotations(run: RunView) -> str:
     of_run = annotations.read(run.path)
     tags = f"<p>Tags: {escaped(', '.join(of_run.tags))}</p>" if of_run.tags else ""
     return tags + "".join(f"<p>{escaped(note)}</p>" for note in of_run.notes)
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> _duration(12.34), _duration(754), _duration(90000)
-        ('12.3 s', '12 min 34 s', '25 h 0 min')
-    """
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes = int(seconds // 60)
-    if minutes < 120:
-        return f"{minutes} min {int(seconds % 60)} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _best(run: RunView) -> str:
@@ -181,7 +157,7 @@ def _best(run: RunView) -> str:
     word = "highest" if run.direction == "max" else "lowest"
     body = f"<p><b>{value}</b> {escaped(run.metric or '')} ({word})</p>{_params(trial)}"
     note = f"trial {trial.number}{repeats}"
-    return _section("The best", note, f'<div class="best">{body}</div>')
+    return section("The best", note, f'<div class="best">{body}</div>')
 
 
 def _result(trial: Trial) -> str:
@@ -191,31 +167,31 @@ def _result(trial: Trial) -> str:
     name = trial.metric or "value"
     value = "" if trial.value is None else f"<p><b>{trial.value:.6g}</b> {escaped(name)}</p>"
     numbers = {**trial.metrics, **trial.outputs}
-    numbers = {key: _short(number) for key, number in numbers.items() if not value or key != name}
+    numbers = {key: short(number) for key, number in numbers.items() if not value or key != name}
     last = "" if trial.state == TrialState.COMPLETE else "the last reported values"
-    return _section(
+    return section(
         "Result" if numbers or value else "Parameters",
         last if numbers else "",
-        f'<div class="best">{value}{_pairs(numbers)}{_params(trial)}</div>',
+        f'<div class="best">{value}{pairs(numbers)}{_params(trial)}</div>',
     )
 
 
 def _front(run: RunView) -> str:
     front = run.pareto
     names = list(dict.fromkeys(name for trial in front for name in trial.params))
-    rows = [_row(["trial", *run.objectives, *names])]
+    rows = [row(["trial", *run.objectives, *names])]
     for trial in front[:MAX_FRONT]:
         same = [t for t in run.trials if t.configuration == trial.configuration]
         complete = [t for t in same if t.state == TrialState.COMPLETE]
         values = [f"{fmean(t.metrics[name] for t in complete):.6g}" for name in run.objectives]
-        params = [_short(trial.params.get(name, "")) for name in names]
-        rows.append(_row([trial.number, *values, *params]))
+        params = [short(trial.params.get(name, "")) for name in names]
+        rows.append(row([trial.number, *values, *params]))
     more = f", the first {MAX_FRONT} are shown" if len(front) > MAX_FRONT else ""
     means = f"; the values are means of {run.repeats} trials" if run.repeats > 1 else ""
     count = f"{len(front)} trials that no other trial beats in all metrics"
     note = f"{escaped(run.goal)}: {count}{more}{means}"
     body = f'<div class="wide"><table>{"".join(rows)}</table></div>'
-    return _section("The best", note, body) if front else ""
+    return section("The best", note, body) if front else ""
 
 
 def _times(run: RunView) -> str:
@@ -236,17 +212,18 @@ def _times(run: RunView) -> str:
         share = seconds[name] / total
         bars.append(f'<i style="background:{color};width:{share:.2%}" title="{words}"></i>')
         key = f'<i class="key" style="background:{color}"></i>'
-        cells = f"{key}{name}", _duration(seconds[name]), f"{share:.0%}", words
+        cells = f"{key}{name}", duration(seconds[name]), f"{share:.0%}", words
         rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     body = (
         f'<div class="share">{"".join(bars)}</div>'
         f'<div class="wide"><table class="times">{"".join(rows)}</table></div>'
     )
     idle = f"{run.idle}{' in the last session' if run.num_sessions > 1 else ''}" if run.idle else ""
-    duration, training = _duration(used.starting_s + used.running_s), _duration(used.running_s)
-    whole = f"duration of all trials together {duration}, of which training {training}"
+    whole_s, training_s = used.starting_s + used.running_s, used.running_s
+    training = f"of which training {duration(training_s)}"
+    whole = f"duration of all trials together {duration(whole_s)}, {training}"
     notes = filter(None, (whole, idle, run.timeline))
-    return _section("Where the time went", "<br>".join(map(escaped, notes)), body)
+    return section("Where the time went", "<br>".join(map(escaped, notes)), body)
 
 
 def _figures(run: RunView) -> list[str]:
@@ -258,24 +235,33 @@ def _figures(run: RunView) -> list[str]:
         figure = None if has_one_bar else make(run)
         if figure is None:
             if name == "importance" and (reason := why_no_importance(run)):
-                sections.append(_section("Importance of the parameters", reason, ""))
+                sections.append(section("Importance of the parameters", reason, ""))
             if name == "curves" and any(trial.attempts for trial in run.trials):
-                sections.append(_section("Learning curves", _NO_CURVES, ""))
+                sections.append(section("Learning curves", _NO_CURVES, ""))
             continue
         title = figure.layout.title
         # Without "<" no text in the data can end the script element.
-        data = figure.to_json().replace("<", "\\u003c")
-        body = f'<div class="figure"></div><script type="application/json">{data}</script>'
+        text = figure.to_json().replace("<", "\\u003c")
+        body = f'<div class="figure"></div><script type="application/json">{text}</script>'
         note = title.subtitle.text or ""
-        sections.append(_section(title.text, note, f'<div class="wide">{body}</div>'))
+        sections.append(section(title.text, note, f'<div class="wide">{body}</div>'))
     return sections
+
+
+def _part(title: str, make: Callable[[], str]) -> str:
+    """Return a section that is made of files of the user, of an earlier run or of trials."""
+    try:
+        return make()
+    except Exception as exc:  # noqa: BLE001 Damage of these files must not hide the results.
+        problem = f"{type(exc).__name__}: {exc}"
+        return section(title, "", f"<p>It cannot be shown. {escaped(problem[:MAX_ERROR])}</p>")
 
 
 def _trials(run: RunView) -> str:
     if not run.trials:
         return ""
     view = replace(run.view(), headline="", in_common=())
-    return _section("Trials", "", f'<div class="wide trials">{table.html(view)}</div>')
+    return section("Trials", "", f'<div class="wide trials">{table.html(view)}</div>')
 
 
 def _failures(run: RunView) -> str:
@@ -288,7 +274,7 @@ def _failures(run: RunView) -> str:
     parts = [_failure(run, kinds[summary]) for summary, _ in counts.most_common(MAX_FAILURES)]
     remark = f", {MAX_FAILURES} of {len(counts)} kinds shown" if len(counts) > MAX_FAILURES else ""
     noun = "trial" if len(failed) == 1 else "trials"
-    return _section("Failures", f"{len(failed)} {noun}{remark}", "".join(parts)) if failed else ""
+    return section("Failures", f"{len(failed)} {noun}{remark}", "".join(parts)) if failed else ""
 
 
 def _failure(run: RunView, trials: Sequence[Trial]) -> str:
@@ -313,7 +299,7 @@ def _shortened(error: str) -> str:
 
 def _facts(facts: Mapping[str, Any], path: str) -> str:
     values = {name.replace("_", " "): _text(facts[name]) for name in _FACTS if facts.get(name)}
-    return _section("Environment", "", _pairs({**values, "directory": path}))
+    return section("Environment", "", pairs({**values, "directory": path}))
 
 
 def _text(fact: Any) -> str:
