@@ -7,7 +7,8 @@
 ```
 
 A loader is a function `module:function` of the user, which gets the folder of the files and returns
-a function of arrays; or one of `loaders.LOADERS`, which reads a format without running code of it.
+a function of arrays, or a dict of these by the name of their signature; or one of
+`loaders.LOADERS`, which reads a format without running code of it.
 """
 
 import functools
@@ -32,8 +33,28 @@ from sparkdl.inference.traced_model import TracedModel
 FILES = "files"
 CODE = "code"
 _FORMAT = 1
+# The format of a model with several functions.
+_FORMAT_OF_SEVERAL = 2
+# The signature of a request that names none.
+DEFAULT = "serving_default"
+Call = Callable[[Sequence[Any]], Any]
 # The dtypes whose arrays have objects, with an empty one of each.
 TEXTS: Mapping[str, str | bytes] = {"string": "", "bytes": b""}
+
+
+@dataclass(frozen=True)
+class ModelFunction:
+    """A function of a model.
+
+    Attributes:
+        inputs: the inputs, in the order of the function's arguments.
+        outputs: the outputs.
+        by_name: True if the inputs are passed by name, not by position.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    by_name: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +67,8 @@ class LoaderModel:
         outputs: the outputs.
         by_name: True if the inputs are passed by name, not by position.
         modules: the user's own modules that the loader imports, by name.
+        others: further functions by the name of their signature, if the loader returns a dict of
+            functions.
     """
 
     loader: str
@@ -53,16 +76,22 @@ class LoaderModel:
     outputs: tuple[TensorSpec, ...] = ()
     by_name: bool = False
     modules: Mapping[str, Source] = field(default_factory=dict, repr=False)
+    others: Mapping[str, ModelFunction] = field(default_factory=dict)
 
-    def load(self, folder: Path) -> tuple[Any, Callable[[Sequence[Any]], Any]]:
+    @property
+    def functions(self) -> dict[str, ModelFunction]:
+        """All functions by the name of their signature."""
+        return {DEFAULT: ModelFunction(self.inputs, self.outputs, self.by_name), **self.others}
+
+    def load(self, folder: Path) -> tuple[Any, dict[str, Call]]:
         """Load the model.
 
         Args:
             folder: the local folder of the model.
 
         Returns:
-            The object that the loader has made, and a function that takes one array for each input,
-            of any number of rows, and returns what the model returns.
+            The object that the loader has made, and by the name of the signature functions that
+            take one array for each input, of any number of rows, and return what the model returns.
 
         Raises:
             MissingPackageError: if the package of the format is not installed.
@@ -71,25 +100,33 @@ class LoaderModel:
         modules = OwnModules(self.modules)
         with modules.importable():
             loaded = self._loader()(folder / FILES)
-        if not isinstance(loaded, Loaded):
-            loaded = Loaded(_with_modules(loaded, modules), loaded)
-        names = [spec.name for spec in self.inputs]
+        if isinstance(loaded, Loaded):
+            call = _call_of(loaded.function, self.functions[DEFAULT], modules)
+            if loaded.num_rows is not None:
+                call = functools.partial(_in_batches, call, loaded.num_rows)
+            return loaded.model, {DEFAULT: call}
+        returned = loaded if isinstance(loaded, Mapping) else {DEFAULT: loaded}
+        if missing := sorted(self.functions.keys() - returned.keys()):
+            raise ValueError(
+                f"the loader {self.loader} has returned functions for "
+                f"{', '.join(map(str, returned)) or 'nothing'}, and none for {missing[0]!r}; "
+                "expected a dict with a function for each signature."
+            )
+        calls = {
+            name: _call_of(returned[name], function, modules)
+            for name, function in self.functions.items()
+        }
+        if isinstance(loaded, Mapping):
+            return {name: _with_modules(f, modules) for name, f in loaded.items()}, calls
+        return _with_modules(loaded, modules), calls
 
-        def call(arrays: Sequence[Any]) -> Any:
-            fitted = [_fit(array, spec) for array, spec in zip(arrays, self.inputs, strict=True)]
-            with modules.importable():
-                if self.by_name:
-                    return loaded.function(**dict(zip(names, fitted, strict=True)))
-                return loaded.function(*fitted)
-
-        if loaded.num_rows is not None:
-            return loaded.model, functools.partial(_in_batches, call, loaded.num_rows)
-        return loaded.model, call
-
-    def trace(self, folder: Path) -> TracedModel:
-        """Load the model as a function of arrays, whose outputs are as they were learnt."""
-        _, call = self.load(folder)
-        return TracedModel(self.outputs, lambda arrays: arrays_of(call(arrays), self.outputs))
+    def trace(self, folder: Path) -> dict[str, TracedModel]:
+        """Load the model as functions of arrays, whose outputs are as they were learnt."""
+        _, calls = self.load(folder)
+        return {
+            name: TracedModel(function.outputs, _with_outputs(calls[name], function.outputs))
+            for name, function in self.functions.items()
+        }
 
     def _loader(self) -> Callable[[Path], Any]:
         if self.loader in LOADERS:
@@ -108,10 +145,11 @@ class LoaderModel:
         content = {
             "format": _FORMAT,
             "loader": self.loader,
-            "by_name": self.by_name,
-            "inputs": [_to_dict(spec) for spec in self.inputs],
-            "outputs": [_to_dict(spec) for spec in self.outputs],
+            **_function_to_dict(self.functions[DEFAULT]),
         }
+        if self.others:
+            others = {name: _function_to_dict(f) for name, f in self.others.items()}
+            content |= {"format": _FORMAT_OF_SEVERAL, "signatures": others}
         (folder / LOADER_FILE).write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -123,14 +161,20 @@ def read_loader_model(folder: Path) -> LoaderModel:
     """
     try:
         content = json.loads((folder / LOADER_FILE).read_text())
-        if content["format"] != _FORMAT:
-            raise ValueError(f"it has format {content['format']}; this version reads {_FORMAT}")
+        if content["format"] not in (_FORMAT, _FORMAT_OF_SEVERAL):
+            raise ValueError(
+                f"it has format {content['format']}; this version reads {_FORMAT} and "
+                f"{_FORMAT_OF_SEVERAL}"
+            )
+        main = _function_from_dict(content)
+        others = content.get("signatures", {})
         return LoaderModel(
             loader=content["loader"],
-            by_name=content["by_name"],
-            inputs=tuple(_from_dict(spec) for spec in content["inputs"]),
-            outputs=tuple(_from_dict(spec) for spec in content["outputs"]),
+            by_name=main.by_name,
+            inputs=main.inputs,
+            outputs=main.outputs,
             modules=dict(_read_modules(folder / CODE)),
+            others={name: _function_from_dict(f) for name, f in others.items()},
         )
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ValueError(f"{folder / LOADER_FILE} cannot be read: {exc!r}") from exc
@@ -146,12 +190,46 @@ def _read_modules(folder: Path) -> list[tuple[str, Source]]:
     return found
 
 
+def _function_to_dict(function: ModelFunction) -> dict[str, Any]:
+    return {
+        "by_name": function.by_name,
+        "inputs": [_to_dict(spec) for spec in function.inputs],
+        "outputs": [_to_dict(spec) for spec in function.outputs],
+    }
+
+
+def _function_from_dict(content: Mapping[str, Any]) -> ModelFunction:
+    return ModelFunction(
+        inputs=tuple(_from_dict(spec) for spec in content["inputs"]),
+        outputs=tuple(_from_dict(spec) for spec in content["outputs"]),
+        by_name=content["by_name"],
+    )
+
+
 def _to_dict(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape or ())}
 
 
 def _from_dict(content: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(content["name"], tuple(content["shape"]), content["dtype"])
+
+
+def _call_of(called: Any, function: ModelFunction, modules: OwnModules) -> Call:
+    """Return a function of one array for each input."""
+    names = [spec.name for spec in function.inputs]
+
+    def call(arrays: Sequence[Any]) -> Any:
+        fitted = [_fit(array, spec) for array, spec in zip(arrays, function.inputs, strict=True)]
+        with modules.importable():
+            if function.by_name:
+                return called(**dict(zip(names, fitted, strict=True)))
+            return called(*fitted)
+
+    return call
+
+
+def _with_outputs(call: Call, outputs: Sequence[TensorSpec]) -> Call:
+    return lambda arrays: arrays_of(call(arrays), outputs)
 
 
 def _fit(array: Any, spec: TensorSpec) -> Any:

@@ -19,7 +19,7 @@ def load_stored(stored: StoredModel, environment: TaskEnvironment) -> TracedMode
             may start at the first call only.
     """
     with stored.open_local() as path, environment:
-        traced = read_loader_model(path).trace(path)
+        traced = read_loader_model(path).trace(path)[stored.signature]
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(num_cores())
 

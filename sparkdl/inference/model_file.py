@@ -43,7 +43,7 @@ class StoredModel:
             SavedModel), `torch` (a pickled module), `torch.jit` (TorchScript) or `torch.export`;
             `function` for a pickled function; `loader` for a folder with a `LoaderModel`.
         digest: digest of the contents, see `digest_of`.
-        signature: name of the function of a SavedModel.
+        signature: name of the function of a SavedModel, or of a model with a loader.
         url: location of the model; None if the model is sent as `data`.
         data: the bytes of the model's file; None if the model is read from `url`.
         custom: the user's own classes and functions that the model uses, pickled.

@@ -34,18 +34,19 @@ def main(folder: str, fd: int) -> None:
     threading.Thread(target=_end_with, args=(fd,), daemon=True).start()
     connection = Connection(fd)
     try:
-        model = read_loader_model(Path(folder)).trace(Path(folder))
+        functions = read_loader_model(Path(folder)).trace(Path(folder))
     except BaseException as exc:
         _send_error(connection, exc)
         raise
     send(connection, [])
     while True:
         try:
-            arrays, _ = receive(connection)
+            arrays, header = receive(connection)
         except EOFError:
             return
         try:
-            send(connection, [_plain(output) for output in model(arrays).values()])
+            outputs = functions[header["signature"]](arrays)
+            send(connection, [_plain(output) for output in outputs.values()])
         except Exception as exc:  # noqa: BLE001
             _send_error(connection, exc)
 

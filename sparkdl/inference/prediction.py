@@ -68,7 +68,7 @@ def predict(
         length_col: name of a column of whole numbers, the length of each row in tokens, for texts
             and other features that do not tell it. Rows of similar lengths are computed together.
             By default the length of a row is that of its longest array that is padded.
-        signature: name of the function of a SavedModel.
+        signature: name of the function of a SavedModel, or of a model with a loader.
         fill: replacements for nulls in feature columns, by column; for a run, a trial or a version,
             also those of the reader in training, for other columns. Without a replacement, a null
             raises an error when the rows are computed.

@@ -41,7 +41,7 @@ def resolve_model(
 
     Args:
         model: a path or URL, a Keras model, a Run, a Trial, or a version of an exported model.
-        signature: name of the function of a SavedModel.
+        signature: name of the function of a SavedModel, or of a model with a loader.
         tags: tags of the graph of a SavedModel that has several graphs.
 
     Raises:
@@ -60,7 +60,7 @@ def resolve_model(
         )
     url = storage.absolute(model)
     if storage.exists(storage.join(url, LOADER_FILE)):
-        return _with_loader(url)
+        return _with_loader(url, signature)
     _check_tensorflow()
     return _from_url(url, signature, tags)
 
@@ -93,17 +93,24 @@ def _check_tensorflow() -> None:
     check_versions("tensorflow", "keras")
 
 
-def _with_loader(url: str) -> tuple[StoredModel, DeclaredModel]:
+def _with_loader(url: str, signature: str) -> tuple[StoredModel, DeclaredModel]:
     model, digest = read_files(url, read_loader_model)
+    if signature not in model.functions:
+        raise ConfigError(
+            f"model {url}: it has no signature {signature!r}; it has {', '.join(model.functions)}."
+        )
+    function = model.functions[signature]
     stored = StoredModel(
         name=url,
         library="loader",
         digest=digest,
+        signature=signature,
         url=url,
-        outputs=model.outputs,
-        by_name=model.by_name,
+        outputs=function.outputs,
+        by_name=function.by_name,
     )
-    return stored, DeclaredModel(model.inputs, model.by_name, model.outputs, takes_text=True)
+    declared = DeclaredModel(function.inputs, function.by_name, function.outputs, takes_text=True)
+    return stored, declared
 
 
 def _in_memory(model: Any, library: str) -> tuple[StoredModel, LoadedModel]:

@@ -18,7 +18,8 @@ from sparkdl.inference.torch_model import WEIGHTS_ONLY
 from sparkdl.inference.torch_objects import is_torch
 from sparkdl.ml.stage_files import read_file, write_file
 from sparkdl.ml.stages import OUTPUT, PredictingStage
-from sparkdl.models.loader_files import example_of, write_torch
+from sparkdl.models.example_rows import example_of
+from sparkdl.models.loader_files import write_torch
 from sparkdl.spark.ml import accessors, param
 
 _FILE = "model.pt2"

@@ -52,6 +52,7 @@ def export(
     loader: Loader | None = None,
     metrics: Mapping[str, float] | None = None,
     signature: Any = None,
+    signatures: Mapping[str, Any] | None = None,
     profile: Any = None,
     if_better: str | None = None,
     direction: str | None = None,
@@ -87,6 +88,9 @@ def export(
             dict of these by name, or a list. A Keras model needs it if it does not define its
             inputs or they should have other names. Other models are called with it once, which
             tells their outputs; only a file of ONNX describes itself.
+        signatures: the inputs of further functions by the name of their signature, each as
+            `signature`, for a loader that returns a dict with a function for each signature and for
+            `serving_default`.
         profile: the DataFrame that the model was trained with, whose profile is kept beside the
             model, see `ModelVersion.profile`; or such a profile.
         if_better: the name of a metric: export only if its value is better than that of every
@@ -126,6 +130,10 @@ def export(
     profiles.check(profile)
     for file in files or ():
         check_name(file, "file")
+    if signatures and loader is None:
+        raise ConfigError(
+            "signatures= is given without loader=; other models have theirs in their files."
+        )
     origin = source.resolve(model_or_trial, loader)
     values = {**origin.metrics, **source.check_metrics(metrics)}
     if if_better is not None:
@@ -133,7 +141,12 @@ def export(
         if not _is_better(values, if_better, way, registry.list_versions(name, root=root)):
             return None
     with _folder(paths) as folder:
-        options = {"signature": signature, "onnx": onnx, "loader": loader}
+        options = {
+            "signature": signature,
+            "signatures": signatures,
+            "onnx": onnx,
+            "loader": loader,
+        }
         _write_model(origin, folder, options)
         for file, path in (files or {}).items():
             _copy_file(file, path, folder)
@@ -195,7 +208,7 @@ def _write_model(origin: Source, folder: Path, options: Mapping[str, Any]) -> No
     Args:
         origin: the model.
         folder: the folder of the version.
-        options: the arguments `signature`, `onnx` and `loader` of `export`.
+        options: the arguments `signature`, `signatures`, `onnx` and `loader` of `export`.
 
     Raises:
         ConfigError: if the model cannot be loaded or written.
@@ -241,16 +254,17 @@ def _write_other(origin: Source, folder: Path, options: Mapping[str, Any]) -> No
     if options["onnx"]:
         raise ConfigError("onnx=True is given; it is for models of Keras.")
     loader, signature = options["loader"], options["signature"]
+    more = options["signatures"]
     kind = format_of(origin.url or origin.model)
     if origin.url is None:
         if loader is not None:
-            write_loaded(None, loader, folder, signature)
+            write_loaded(None, loader, folder, signature, more)
         else:
             write_format(origin.model, str(kind), folder, signature)
         return
     with local_copy(origin.url) as path:
         if loader is not None:
-            write_loaded(path, loader, folder, signature)
+            write_loaded(path, loader, folder, signature, more)
         elif kind:
             write_format(path, kind, folder, signature)
         elif signature is not None:

@@ -5,7 +5,7 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,19 @@ from sparkdl.errors import ConfigError, MissingPackageError
 from sparkdl.files.model_objects import library_of_model, write_model_object
 from sparkdl.host.optional_packages import require
 from sparkdl.inference.loader_model import (
+    DEFAULT,
     FILES,
-    TEXTS,
     LoaderModel,
+    ModelFunction,
     learn_outputs,
     read_loader_model,
 )
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.torch_files import TORCH_FILES
 from sparkdl.inference.torch_objects import float_dtype, is_torch, on_cpu, save_program
-from sparkdl.models.saved_model import SERVING
+from sparkdl.models.example_rows import Example, example_of, lengths_of, zeros_of
+from sparkdl.models.layout import check_name
 
-# Lengths of an axis without a fixed one, on which a model is called to learn its outputs.
-_LENGTHS = (2, 3)
-_NUM_ROWS = 5
 # The file of each format that is read without running code.
 _FORMATS = {
     **dict.fromkeys(TORCH_FILES, ("torch.export", "model.pt2")),
@@ -56,115 +55,6 @@ def format_of(model: Any) -> str | None:
     if is_torch(model):
         return "torch.export"
     return "sklearn" if library_of_model(model) == "sklearn" else None
-
-
-# ---- the inputs
-
-
-@dataclass(frozen=True)
-class Example:
-    """Rows with which a model is called once, to learn its outputs.
-
-    Attributes:
-        inputs: the inputs, in the order of the arguments.
-        by_name: True if they are passed by name.
-        batches: arrays of rows for the inputs; two batches if the length of an axis is variable.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    by_name: bool
-    batches: Sequence[Sequence[Any]]
-
-
-def example_of(signature: Any) -> Example:
-    """Return the inputs that the user has described.
-
-    Args:
-        signature: a batch of rows as an array, or a `tf.TensorSpec`, whose rows are zeros; a list
-            of these by position, or a dict by name of the input.
-
-    Raises:
-        ConfigError: if it is missing or something else.
-    """
-    if signature is None:
-        raise ConfigError(
-            "signature is missing: the inputs of the model are not known. Pass a batch of rows, "
-            "such as signature=x[:8], or a dict of batches by name of the input, such as "
-            "signature={'text': np.array(['one', 'two'])}. The outputs are learnt from it."
-        )
-    by_name = isinstance(signature, Mapping)
-    if by_name:
-        named = {str(name): value for name, value in signature.items()}
-    else:
-        parts = signature if isinstance(signature, list | tuple) else [signature]
-        single = len(parts) == 1
-        named = {("inputs" if single else f"input_{n}"): v for n, v in enumerate(parts, 1)}
-    specs = tuple(_spec_of(name, value) for name, value in named.items())
-    batches = [
-        [_rows(value, spec, length) for value, spec in zip(named.values(), specs, strict=True)]
-        for length in _lengths_of(specs)
-    ]
-    if len({len(array) for array in batches[0]}) != 1:
-        raise ConfigError("signature has arrays of different numbers of rows; expected one number.")
-    return Example(specs, by_name, batches)
-
-
-def _spec_of(name: str, value: Any) -> TensorSpec:
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is None or dtype is None or not len(shape) or shape[0] == 0:
-        raise ConfigError(
-            f"signature contains {_brief(value)}; expected an array with a batch of rows, such as "
-            "x[:8], or a dict of these by name of the input."
-        )
-    text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
-    if text == "string" or text.startswith("str") or _are(str, value):
-        text = "string"
-    elif _are(bytes, value):
-        text = "bytes"
-    try:
-        np.dtype("O" if text in TEXTS else text)
-    except TypeError:
-        text = "object"
-    if text == "object":
-        raise ConfigError(
-            f"signature has the input {name!r} with {dtype}; expected numbers, booleans, text or "
-            "bytes (an array of dtype object)."
-        )
-    return TensorSpec(name, tuple(shape)[1:], text)
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 100 else f"a {type(value).__name__}"
-
-
-def _are(kind: type, value: Any) -> bool:
-    """Return True for an array of objects of a type."""
-    return str(getattr(value, "dtype", "")) == "object" and all(
-        isinstance(each, kind) for each in np.asarray(value, object).flat
-    )
-
-
-def _rows(value: Any, spec: TensorSpec, length: int) -> Any:
-    if type(value).__name__ == "TensorSpec":
-        return _zeros(spec, length)
-    array = np.array(value.detach().cpu() if hasattr(value, "detach") else value)  # A copy.
-    return array.astype(object) if spec.dtype in TEXTS else array
-
-
-def _lengths_of(specs: Sequence[TensorSpec]) -> Sequence[int]:
-    """Return the lengths of variable axes to try; one is enough where all are fixed."""
-    has_variable = any(None in (spec.shape or ()) for spec in specs)
-    return _LENGTHS if has_variable else _LENGTHS[:1]
-
-
-def _zeros(spec: TensorSpec, length: int) -> Any:
-    shape = [_NUM_ROWS, *(length if n is None else n for n in spec.shape or ())]
-    empty = TEXTS.get(spec.dtype)
-    return np.zeros(shape, spec.dtype) if empty is None else np.full(shape, empty, object)
-
-
-# ---- the files
 
 
 def write_format(model: Any, loader: str, folder: Path, signature: Any) -> None:
@@ -193,7 +83,7 @@ def write_format(model: Any, loader: str, folder: Path, signature: Any) -> None:
             example = _in_dtype_of(model, example)
         _write_object(model, loader, files, example)
     described = LoaderModel(loader=loader, inputs=example.inputs, by_name=example.by_name)
-    _write_described(described, folder, example)
+    _write_described(described, folder, {DEFAULT: example})
 
 
 def _write_object(model: Any, loader: str, files: Path, example: Example) -> None:
@@ -306,11 +196,17 @@ def _onnx_example(files: Path) -> Example:
         kind = node.type.removeprefix("tensor(").removesuffix(")")
         shape = tuple(n if isinstance(n, int) else None for n in node.shape[1:])
         specs.append(TensorSpec(node.name, shape, kinds.get(kind, kind)))
-    batches = [[_zeros(spec, length) for spec in specs] for length in _lengths_of(specs)]
+    batches = [[zeros_of(spec, length) for spec in specs] for length in lengths_of(specs)]
     return Example(tuple(specs), True, batches)
 
 
-def write_loaded(source: Path | None, loader: Loader, folder: Path, signature: Any) -> None:
+def write_loaded(
+    source: Path | None,
+    loader: Loader,
+    folder: Path,
+    signature: Any,
+    signatures: Mapping[str, Any] | None = None,
+) -> None:
     """Write the files of a model, the user's loader and the modules that it imports.
 
     Args:
@@ -318,12 +214,16 @@ def write_loaded(source: Path | None, loader: Loader, folder: Path, signature: A
         loader: the function, or its name `module:function`.
         folder: the folder of the version.
         signature: see `example_of`.
+        signatures: the same for further functions, by name.
 
     Raises:
         ConfigError: if the loader is no function of a module, or fails.
     """
     name, modules = _find_loader(loader)
     example = example_of(signature)
+    others = {check_name(key, "signature"): example_of(s) for key, s in (signatures or {}).items()}
+    if DEFAULT in others:
+        raise ConfigError(f"signatures has {DEFAULT!r}; pass its rows as signature=.")
     files = folder / FILES
     files.mkdir(parents=True)
     if source is not None and source.is_dir():
@@ -331,9 +231,13 @@ def write_loaded(source: Path | None, loader: Loader, folder: Path, signature: A
     elif source is not None:
         shutil.copyfile(source, files / source.name)
     described = LoaderModel(
-        loader=name, inputs=example.inputs, by_name=example.by_name, modules=modules
+        loader=name,
+        inputs=example.inputs,
+        by_name=example.by_name,
+        modules=modules,
+        others={key: ModelFunction(e.inputs, (), e.by_name) for key, e in others.items()},
     )
-    _write_described(described, folder, example)
+    _write_described(described, folder, {DEFAULT: example, **others})
 
 
 def _copy_folder(source: Path, files: Path) -> None:
@@ -372,27 +276,34 @@ def _find_loader(loader: Loader) -> tuple[str, Mapping[str, Source]]:
     return _find_loader(f"{loader.__module__}:{loader.__qualname__}")
 
 
-def _write_described(model: LoaderModel, folder: Path, example: Example) -> None:
+def _write_described(model: LoaderModel, folder: Path, examples: Mapping[str, Example]) -> None:
     """Load the model from its files, call it, and write what it was found to return."""
     model.write(folder)
+    name = DEFAULT
+    learnt = {}
     try:
-        _, call = read_loader_model(folder).load(folder)
-        outputs = learn_outputs(call, example.batches)
+        _, calls = read_loader_model(folder).load(folder)
+        for name, example in examples.items():
+            learnt[name] = learn_outputs(calls[name], example.batches)
     except (ConfigError, MissingPackageError):
         raise
     except (Exception, SystemExit) as exc:
         hint = "" if ":" in model.loader else " Save its files to a folder, and pass loader=."
+        rows = "signature" if name == DEFAULT else f"signatures[{name!r}]"
         raise ConfigError(
-            f"the model cannot be loaded and called with the rows of signature: "
+            f"the model cannot be loaded and called with the rows of {rows}: "
             f"{type(exc).__name__}: {exc}{hint}"
         ) from exc
-    replace(model, outputs=outputs).write(folder)
+    others = {name: replace(f, outputs=learnt[name]) for name, f in model.others.items()}
+    replace(model, outputs=learnt[DEFAULT], others=others).write(folder)
 
 
 def signatures_of(folder: Path) -> dict[str, Any]:
     """Return the inputs and outputs of a model as `model.json` has them."""
-    model = read_loader_model(folder)
-    return {SERVING: {"inputs": _described(model.inputs), "outputs": _described(model.outputs)}}
+    return {
+        name: {"inputs": _described(f.inputs), "outputs": _described(f.outputs)}
+        for name, f in read_loader_model(folder).functions.items()
+    }
 
 
 def _described(specs: Sequence[TensorSpec]) -> dict[str, Any]:

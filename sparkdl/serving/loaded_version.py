@@ -25,10 +25,10 @@ from sparkdl.serving.batching import Batching
 from sparkdl.serving.calls import Result
 from sparkdl.serving.deadlines import seconds_until, too_late
 from sparkdl.serving.json_tensors import Array
-from sparkdl.serving.model_process import ModelProcess, platform_of, serving_signature
+from sparkdl.serving.model_process import ModelProcess, platform_of, serving_signatures
 from sparkdl.serving.request_error import RequestError
 from sparkdl.serving.request_threads import RequestThreads
-from sparkdl.serving.signatures import DEFAULT, Signature, TensorInfo, read_signatures
+from sparkdl.serving.signatures import Signature, TensorInfo, read_signatures
 
 # TensorFlow's exceptions, by code.
 _CODES = {
@@ -300,12 +300,12 @@ def _with_loader(
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"sparkdl-{name}-{version}")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)
         stack.callback(process.close)
-        signatures = {DEFAULT: serving_signature(process.model)}
+        signatures = serving_signatures(process.model)
         _logger.info("%s version %d computes in process %s", name, version, process.pid)
 
         def compute(signature: Signature, arrays: Sequence[Array]) -> list[Array]:
             with _request_errors():
-                return process(arrays)
+                return process(signature.name, arrays)
 
         loaded = LoadedVersion(
             *(name, version, signatures, compute, size, batching, num_clients, executor),

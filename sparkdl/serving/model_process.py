@@ -21,11 +21,11 @@ import numpy as np
 
 from sparkdl.inference import model_worker
 from sparkdl.inference.array_messages import receive, send
-from sparkdl.inference.loader_model import LoaderModel, read_loader_model
+from sparkdl.inference.loader_model import LoaderModel, ModelFunction, read_loader_model
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.request_error import RequestError, invalid
-from sparkdl.serving.signatures import DEFAULT, Signature, TensorInfo
+from sparkdl.serving.signatures import Signature, TensorInfo
 
 _END_S = 2.0
 # By the loaders that read a format; a function of the user is like Triton's backend for Python.
@@ -86,9 +86,9 @@ class _Worker:
             self.end()
             raise
 
-    def compute(self, arrays: Sequence[Array]) -> list[Any]:
+    def compute(self, signature: str, arrays: Sequence[Array]) -> list[Any]:
         """Return the array of each output, or a list of its rows of different lengths."""
-        send(self._connection, arrays)
+        send(self._connection, arrays, signature=signature)
         return self._receive()
 
     def _receive(self) -> list[Any]:
@@ -139,22 +139,23 @@ class ModelProcess:
         """The id of the process; None if it has died."""
         return self._worker.process.pid if self._worker else None
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+    def __call__(self, signature: str, arrays: Sequence[Array]) -> list[Array]:
         """Return the array of each output.
 
         Args:
+            signature: the name of the signature.
             arrays: one array for each input, in their order; text as bytes in UTF-8.
 
         Raises:
             ModelFailed: if the model raises an exception.
             RequestError: if a text is no UTF-8, or the process dies.
         """
-        pairs = zip(arrays, self.model.inputs, strict=True)
+        pairs = zip(arrays, self.model.functions[signature].inputs, strict=True)
         inputs = [_decoded(*pair) for pair in pairs]
         with self._lock:
             worker = self._running()
             try:
-                outputs = worker.compute(inputs)
+                outputs = worker.compute(signature, inputs)
             except (EOFError, OSError) as exc:
                 code, self._worker = worker.end(), None
                 text = f"the process of the model has ended with the code {code}"
@@ -211,16 +212,20 @@ def platform_of(model: LoaderModel) -> str:
     return _PLATFORMS.get(model.loader, "python")
 
 
-def serving_signature(model: LoaderModel) -> Signature:
-    """Return the signature of a model, as that of a SavedModel."""
-    inputs = {spec.name: _info(spec) for spec in model.inputs}
-    outputs = {spec.name: _info(spec, may_be_ragged=True) for spec in model.outputs}
+def serving_signatures(model: LoaderModel) -> dict[str, Signature]:
+    """Return the signatures of a model, as those of a SavedModel."""
+    return {name: _signature(name, function) for name, function in model.functions.items()}
+
+
+def _signature(name: str, function: ModelFunction) -> Signature:
+    inputs = {spec.name: _info(spec) for spec in function.inputs}
+    outputs = {spec.name: _info(spec, may_be_ragged=True) for spec in function.outputs}
     metadata = {
         "inputs": {name: _metadata(info) for name, info in inputs.items()},
         "outputs": {name: _metadata(info) for name, info in outputs.items()},
         "method_name": "tensorflow/serving/predict",
     }
-    return Signature(name=DEFAULT, inputs=inputs, outputs=outputs, metadata=metadata)
+    return Signature(name=name, inputs=inputs, outputs=outputs, metadata=metadata)
 
 
 def _info(spec: TensorSpec, may_be_ragged: bool = False) -> TensorInfo:

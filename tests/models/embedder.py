@@ -36,6 +36,15 @@ def load(folder: Path) -> Callable[..., Any]:
     return embed
 
 
+def several(folder: Path) -> dict[str, Callable[..., Any]]:
+    """A model with three functions."""
+    return {
+        "serving_default": lambda x: {"sum": x.sum(1)},
+        "count": lambda text: {"words": np.array([len(split_words(each)) for each in text])},
+        "negative": lambda rows: -rows,
+    }
+
+
 def fail(folder: Path) -> Any:
     """A loader that finds no weights."""
     raise FileNotFoundError(f"{folder / 'weights.bin'} is missing")

@@ -50,6 +50,11 @@ def exported(model: Any, root: str, **options: Any) -> models.ModelVersion:
     return found
 
 
+def traced_of(version: models.ModelVersion) -> Any:
+    """The default function of a version."""
+    return read_loader_model(Path(version.path)).trace(Path(version.path))["serving_default"]
+
+
 def expected() -> list[tuple[list[float], str, list[int]]]:
     return [
         (
@@ -168,6 +173,73 @@ def test_a_server_answers_from_a_process_of_the_model(
         assert described["platform"] == "python"
         process = _process_of(os.getpid())
     assert eventually(lambda: not Path(f"/proc/{process}").exists(), 20)
+
+
+def several(root: str, **options: Any) -> models.ModelVersion:
+    return exported(
+        None,
+        root,
+        loader=embedder.several,
+        signature={"x": np.ones((2, 3), "float32")},
+        signatures={"count": {"text": np.array(["a b", "c"])}, "negative": np.ones(2, "int32")},
+        **options,
+    )
+
+
+@pytest.mark.parametrize("batching", [None, True])
+def test_a_request_chooses_a_function_of_a_loader(root: str, batching: Any) -> None:
+    version = several(root)
+    assert version.details["signatures"]["count"] == {
+        "inputs": {"text": {"dtype": "string", "shape": [None]}},
+        "outputs": {"words": {"dtype": "int64", "shape": [None]}},
+    }
+    with serving.start("any", root=root, port=0, batching=batching) as server:
+        path = "/v1/models/any:predict"
+        assert ask(server, path, {"instances": [[1, 2, 3]]}) == (200, {"predictions": [6.0]})
+        count = {"signature_name": "count", "instances": ["one two", "three"]}
+        assert ask(server, path, count) == (200, {"predictions": [2, 1]})
+        negative = {"name": "inputs", "datatype": "INT32", "shape": [2], "data": [4, -5]}
+        body = {"inputs": [negative], "parameters": {"signature_name": "negative"}}
+        status, answer = ask(server, "/v2/models/any/infer", body)
+        assert (status, answer["outputs"][0]["data"]) == (200, [-4, 5])
+        status, answer = ask(server, path, {**count, "signature_name": "none"})
+        assert status == 400 and 'name: "none" not found' in answer["error"]
+        definitions = _get(server, "/v1/models/any/metadata")["metadata"]["signature_def"]
+        assert [*definitions["signature_def"]] == ["serving_default", "count", "negative"]
+    model = version.model()
+    assert [*model] == ["serving_default", "count", "negative"]
+    assert model["count"](text=np.array(["a b c"]))["words"].tolist() == [3]
+
+
+@pytest.mark.slow
+def test_a_prediction_chooses_a_function_of_a_loader(root: str, spark: SparkSession) -> None:
+    version = several(root)
+    df = spark.createDataFrame([("one two",), ("three",)], "text string")
+    options: dict[str, Any] = {"feature_cols": {"text": "text"}, "prediction_col": "n"}
+    found = experiment.predict(version, df, signature="count", **options)
+    assert {(row.text, row.n) for row in found.collect()} == {("one two", 2), ("three", 1)}
+    with pytest.raises(ConfigError, match="no signature 'none'; it has serving_default, count"):
+        experiment.predict(version, df, signature="none", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"signatures": {"other": np.ones(2)}}, "none for 'other'; expected a dict"),
+        ({"signatures": {"count": np.ones(2)}}, r"the rows of signatures\['count'\]"),
+        ({"signatures": {"serving_default": np.ones(2)}}, "pass its rows as signature="),
+        ({"signatures": {"../x": np.ones(2)}}, "name of the signature"),
+        ({"signatures": {"count": TEXTS}, "loader": embedder.identity}, "none for 'count'"),
+        ({"signatures": {"count": TEXTS}, "loader": None}, "without loader="),
+    ],
+)
+def test_functions_that_a_loader_does_not_have_are_refused(
+    root: str, options: dict[str, Any], match: str
+) -> None:
+    example = {"x": np.ones((2, 3), "float32")}
+    with pytest.raises(ConfigError, match=match):
+        exported(None, root, **{"loader": embedder.several, "signature": example} | options)
+    assert models.list("any", root=root) == []
 
 
 @pytest.mark.slow
@@ -406,7 +478,7 @@ def test_outputs_that_no_request_can_use_are_refused(root: str, loader: Any, mat
 
 def test_another_number_of_rows_is_an_error(root: str) -> None:
     version = exported(None, root, loader=embedder.repeat, signature=np.zeros((2, 3)))
-    traced = read_loader_model(Path(version.path)).trace(Path(version.path))
+    traced = traced_of(version)
     assert len(traced([np.zeros((4, 3))])["output_0"]) == 4
     with pytest.raises(RuntimeError, match="has 5 rows for 4 rows of input"):
         traced([np.ones((4, 3))])
@@ -419,7 +491,7 @@ def test_an_estimator_of_xgboost_predicts_with_its_best_rounds(root: str) -> Non
     model = xgboost.XGBClassifier(**options)
     model.fit(rows(200), labels, eval_set=[(rows(40)[::-1], labels[:40])], verbose=False)
     version = exported(model, root, signature={"features": rows(3)})
-    found = read_loader_model(Path(version.path)).load(Path(version.path))[1]([rows(20)])
+    found = traced_of(version)([rows(20)])
     assert np.allclose(found["prediction"], model.predict_proba(rows(20))[:, 1])
     with pytest.raises(ConfigError, match=r"takes 0\.0 for a missing value"):
         exported(xgboost.XGBClassifier(missing=0.0).fit(rows(200), labels), root, signature=rows(3))
@@ -519,7 +591,7 @@ def test_a_program_that_a_function_returned_is_exported(root: str, tmp_path: Pat
     assert version.metrics == {"accuracy": 0.9}
     x = torch.tensor(rows(1))
     assert torch.allclose(version.model()(x), module(x))
-    traced = read_loader_model(Path(version.path)).trace(Path(version.path))
+    traced = traced_of(version)
     for count in (0, 1, 5):
         expected = module(torch.tensor(rows(count))).detach().numpy()
         assert np.allclose(traced([rows(count)])["output_0"], expected)
