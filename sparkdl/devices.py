@@ -1,9 +1,9 @@
-"""Runs anywhere. List the GPUs that this process may use; the only module that calls NVML."""
+"""Runs anywhere. List the GPUs that this process may use."""
 
-import ctypes
 import os
 
 from sparkdl.host.cuda_visibility import listed_devices
+from sparkdl.host.nvml import Nvml
 
 __all__ = ["get_num_gpus", "gpus", "is_busy"]
 
@@ -49,40 +49,21 @@ def is_busy(gpu: str) -> bool:
         >>> [is_busy(gpu) for gpu in gpus()] # doctest: +SKIP
         [False, True]
     """
-    nvml = _nvml()
+    nvml = Nvml.open()
     if nvml is None:
         raise ValueError(f"there is no GPU {gpu!r}: this host has no NVIDIA driver.")
-    device = ctypes.c_void_p()
-    count = ctypes.c_uint(0)
     try:
-        if gpu.isdigit():
-            failed = nvml.nvmlDeviceGetHandleByIndex_v2(int(gpu), ctypes.byref(device))
-        else:
-            failed = nvml.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device))
-        if failed:
-            raise ValueError(f"there is no GPU {gpu!r} (NVML error {failed}); see gpus().")
-        # Without a buffer for the processes, NVML returns only their number.
-        nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), None)
+        return nvml.num_processes(nvml.device(gpu)) > 0
     finally:
-        nvml.nvmlShutdown()
-    return count.value > 0
-
-
-def _nvml() -> ctypes.CDLL | None:
-    """Load and initialize NVIDIA's library; return None if the host has no NVIDIA driver."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    return None if nvml.nvmlInit_v2() else nvml
+        nvml.close()
 
 
 def _num_installed() -> int:
-    """Return the number of NVIDIA GPUs of this host, from NVML (nvmlDeviceGetCount_v2)."""
-    nvml = _nvml()
+    """Return the number of NVIDIA GPUs of this host."""
+    nvml = Nvml.open()
     if nvml is None:
         return 0
-    count = ctypes.c_uint(0)
-    failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    nvml.nvmlShutdown()
-    return 0 if failed else count.value
+    try:
+        return nvml.count()
+    finally:
+        nvml.close()

@@ -318,8 +318,10 @@ class TrialTask:
         }
         scratch = None if storage.is_local(self.run.path) else folder
         timeout_s = self.plan.start_timeout_s if self.plan.is_gang else self._start_timeout_s
+        role = me["role"] if self.plan.is_gang else ""
+        use = folder / attempts.use_of(me["attempt"], role, me.get("index"))
         return TrainingProcess(
-            self.start, payload, folder / log, scratch, timeout_s, sockets, gpus.locks
+            self.start, payload, folder / log, scratch, timeout_s, sockets, gpus.locks, use
         )
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ number stops writing.
 ```
 <trial>/attempts/<n>.claim  created exclusively, before the attempt writes anything
                 /<n>.json   the start of the attempt, for the driver
+                /<n>.use.jsonl  the use of CPU, memory and GPUs over time, for the report
                 /<n>/       the files of an attempt that was lost
 ```
 
@@ -18,6 +19,7 @@ import contextlib
 import functools
 import json
 import math
+import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -165,6 +167,33 @@ class Fence:
         """
         if self.look():
             raise SupersededError(_message(self._number + 1))
+
+
+def use_of(attempt: int, role: str, index: int | None) -> str:
+    """Return the name of the file with the use of CPU, memory and GPUs by a process.
+
+    Args:
+        attempt: the number of the attempt.
+        role: the role of the process in a gang; empty for the only process of a trial.
+        index: the index of the process among those of its role.
+
+    Example:
+        >>> use_of(0, "", None), use_of(1, "worker", 2)
+        ('attempts/0.use.jsonl', 'attempts/1.use-worker-2.jsonl')
+    """
+    process = f"-{role}-{index}" if role else ""
+    return f"{FOLDER}/{attempt}.use{process}.jsonl"
+
+
+def process_of_use(name: str) -> tuple[int, str] | None:
+    """Return the attempt and the process of a file in `attempts/`; None for another file.
+
+    Example:
+        >>> process_of_use("1.use-worker-2.jsonl"), process_of_use("0.use.jsonl")
+        ((1, 'worker 2'), (0, ''))
+    """
+    match = re.fullmatch(r"(\d+)\.use(?:-(.+))?\.jsonl", name)
+    return (int(match[1]), (match[2] or "").replace("-", " ")) if match else None
 
 
 def _read(trial: str, number: int) -> _Claim | None:

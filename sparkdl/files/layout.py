@@ -6,16 +6,18 @@
                /data.json  differences.json  report.html  initial/  control/  notes/  indexes/
                /preflight/
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
-                                attempts/<n>.claim  attempts/<n>.json  tensorboard/  artifacts/
-                                timeline/  results/  checkpoints/<number>/  scratch/  work/
-                                printed/  resources/  ranks/<n>/  rows/  data.jsonl  files.jsonl
+                                attempts/<n>.claim  attempts/<n>.json  attempts/<n>.use.jsonl
+                                tensorboard/  artifacts/  timeline/  results/
+                                checkpoints/<number>/  scratch/  work/  printed/
+                                resources/  ranks/<n>/  rows/  data.jsonl  files.jsonl
                                 asks.jsonl  orders.jsonl
 ```
 
-Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt`, and all
-but the chief a `metrics-<role>-<index>.jsonl`. With `timeline=True` each has a
-`timeline/<role>-<index>.json`. `results/<rank>.json` is what each rank of `sparkdl.horovod.run`
-returned; `printed/<stream>-<rank>-<id>` has the lines for the streams of `horovod.spark.run`.
+Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt` and a
+`<n>.use-<role>-<index>.jsonl`, and all but the chief a `metrics-<role>-<index>.jsonl`. With
+`timeline=True` each has a `timeline/<role>-<index>.json`. `results/<rank>.json` is what each rank
+of `sparkdl.horovod.run` returned; `printed/<stream>-<rank>-<id>` has the lines for the streams of
+`horovod.spark.run`.
 """
 
 from collections.abc import Collection

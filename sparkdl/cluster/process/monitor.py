@@ -1,10 +1,10 @@
 """Runs in a process of its own between the fork server and each training process.
 
 The monitor forks the training process, adopts and reaps the orphans of it, and reports the exit to
-the task. It ends the training process with all that the process has started when the task is gone,
-and removes the temporary folder of the process. A process that was requested as `kept` goes on when
-its task is gone. The monitor does not need the fork server: a training process goes on when the
-server was killed.
+the task. It samples the use of CPU, memory and GPUs. It ends the training process with all that the
+process has started when the task is gone, and removes the temporary folder of the process. A
+process that was requested as `kept` goes on when its task is gone. The monitor does not need the
+fork server: a training process goes on when the server was killed.
 
 Only the standard library is imported here: this module is loaded before any framework.
 """
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl.cluster.process.memory_kills import MemoryKills
+from sparkdl.cluster.process.use_samples import sampling
 from sparkdl.host.os_processes import (
     adopt_orphans,
     die_with,
@@ -136,7 +137,8 @@ def monitor(connection: socket.socket, request: Mapping[str, Any], received: Seq
         os.close(descriptor)
     answer(connection, {"pid": pid})
     watched = _Watched(pid, connection, wakeup, fault, request.get("kept", False))
-    message = watched.wait()
+    with sampling(pid, request.get("use")):
+        message = watched.wait()
     stop_descendants()
     if message:
         answer(connection, message)

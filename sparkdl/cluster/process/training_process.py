@@ -22,6 +22,7 @@ from sparkdl.cluster.process.fork_server import PACKET_BYTES
 from sparkdl.cluster.process.monitor import remove_temporary
 from sparkdl.cluster.process.server_connection import Start, connect, packet
 from sparkdl.cluster.process.time_limits import Kill, TimeLimits
+from sparkdl.host.cuda_visibility import listed_devices
 from sparkdl.host.local_disk import local_disk
 from sparkdl.host.os_processes import kill, kill_marked, process_state
 
@@ -58,6 +59,7 @@ class TrainingProcess:
         sockets: sockets for the process, by the names of fields of its `Context`; they are closed
             in this process.
         held: descriptors that the process holds until its end, such as locks.
+        use: the local file for samples of its use of CPU, memory and GPUs; None for none.
 
     Raises:
         OSError: if the fork server could not be started or is gone.
@@ -74,13 +76,14 @@ class TrainingProcess:
         timeout_s: float | None = None,
         sockets: Mapping[str, socket.socket] = MappingProxyType({}),
         held: Sequence[int] = (),
+        use: Path | None = None,
     ) -> None:
         self._limits = TimeLimits(begun=time.monotonic())
         self._log = log
         self._received = b""
         self._marker = f"{MARKER}={uuid.uuid4().hex}"
         self._temporary, disk = _temporary_folder(payload["environ"])
-        request = {
+        request: dict[str, Any] = {
             "fork": True,
             "scratch": str(scratch) if scratch else None,
             "more": [*sockets],
@@ -89,6 +92,10 @@ class TrainingProcess:
             "temporary": str(self._temporary),
             "disk": str(disk),
         }
+        if use:
+            visible = payload["environ"].get("CUDA_VISIBLE_DEVICES")
+            gpus = None if visible is None else listed_devices(visible)
+            request["use"] = {"file": str(use), "gpus": gpus}
         with contextlib.ExitStack() as stack:
             output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             stack.callback(os.close, output)

@@ -20,6 +20,7 @@ from sparkdl.runs.views.figures.importance import why_no_importance
 from sparkdl.runs.views.html_page import page
 from sparkdl.runs.views.html_parts import duration, escaped, pairs, row, section, short
 from sparkdl.runs.views.images_part import images
+from sparkdl.runs.views.use_part import use_over_time
 
 # Limits that keep the page of a long run small: kinds of failures, trials that failed alike,
 # characters of an error, trials of the Pareto front.
@@ -61,10 +62,10 @@ _NO_CURVES = (
 def write_report(run: RunView, to: str | None = None) -> str:
     """Write `report.html` into the run directory, in place of an earlier report.
 
-    The page shows the best trial, the figures of `figures.plot`, images that trials have left, the
-    trials, the use of time, the failures with their tracebacks, the data, the code with what has
-    changed since the run before, and the environment. It needs no network. Of a long run the page
-    draws only a part, and says so.
+    The page shows the best trial, the figures of `figures.plot`, the use of time, CPU, memory and
+    GPUs, images that trials have left, the trials, the failures with their tracebacks, the data,
+    the code with what has changed since the run before, and the environment. It needs no network.
+    Of a long run the page draws only a part, and says so.
 
     Args:
         run: the run, live or loaded; its directory holds a `run.json`.
@@ -87,6 +88,7 @@ def write_report(run: RunView, to: str | None = None) -> str:
     texts = [
         *(parts[name] for name in ("head", "best", "failures", "times")),
         *figures,
+        _part("CPU, memory and GPUs over time", lambda: use_over_time(run)),
         _part("Images", lambda: images(run)),
         _trials(run),
         _part("Data", lambda: data(run)),

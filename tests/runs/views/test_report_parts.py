@@ -269,3 +269,33 @@ def test_what_a_user_wrote_is_escaped(root: str, is_reproduced: bool) -> None:
     for title in ("Data", "What has changed", "Code", "Images"):
         assert "<img src=x onerror=" in rest.texts[title]
         assert "cannot be shown" not in rest.texts[title]
+
+
+def test_use_has_a_line_for_each_process_with_one_scale(root: str) -> None:
+    run = ended(root, "r").run
+    samples = [(0, 0.5, 512), (10, 1.5, 1024), (20, float("nan"), 768)]
+    lines = [json.dumps({"time": 100 + t, "cpu": c, "memory_mb": m}) for t, c, m in samples]
+    keep(
+        run,
+        {
+            "trials/0/attempts/0.use-chief-0.jsonl": "\n".join(lines[:2]),
+            "trials/0/attempts/1.use-chief-0.jsonl": 'no line\n{"time": "x"}\n' + lines[2] + "\n",
+            "trials/0/attempts/0.use-<b>-1.jsonl": json.dumps(
+                {"time": 1, "cpu": 2.6, "memory_mb": 1, "gpu": 40, "gpu_memory_mb": 2048}
+            ),
+            "trials/0/attempts/0.claim": "{}",
+        },
+    )
+    page = shown(run)
+    points = [each["points"] for tag, each in page.elements if tag == "polyline"]
+    # The times of both attempts are 0 to 20 s; CPU is drawn from 0 to 3 cores, 34 pixels high.
+    assert points[0] == f"0.0,{34 * (1 - 0.5 / 3):.1f} 130.0,{34 * (1 - 1.5 / 3):.1f}"
+    assert points[1] == "0.0,17.0 130.0,0.0"
+    assert points[2] == f"260.0,{34 * (1 - 0.75):.1f}"
+    text = page.texts["CPU, memory and GPUs over time"]
+    assert "CPU, 0 to 3 cores" in text
+    assert "memory, 0 to 1 GiB" in text
+    assert "trial 0, chief 0\n20.0 s\n" in text
+    assert "trial 0, <b> 1" in text
+    assert "mean 40, most 40 %" in text
+    assert "mean 1, most 1.5 cores" in text
