@@ -22,8 +22,9 @@ Peers are measured in the same run if the Python of an environment that has them
 
 The program prints a table, then one JSON document, and removes its files. Each aim is reported as
 met or not; the exit code does not depend on the aims. A server that answers nothing in the time
-has no latency. `client_cpu` is the percentage of a core that the clients take: at 100 the clients
-are what is measured.
+has no latency. `server_cpu_ms` is the time that the processor spends on a request in the process of
+the server, which other work on the machine changes less than the rates. `client_cpu` is the
+percentage of a core that the clients take: at 100 the clients are what is measured.
 """
 
 import argparse
@@ -176,7 +177,7 @@ def load(url: str, body: bytes, num_clients: int, seconds: float, results: Any) 
         ready.register(number, select.EPOLLIN)
     start = time.perf_counter() + WARM_UP_S
     end, used = start + seconds, None
-    latencies, failed = list[float](), 0
+    latencies, failed, answered = list[float](), 0, 0
     for client in clients.values():
         client.send()
     while (now := time.perf_counter()) < end:
@@ -187,6 +188,7 @@ def load(url: str, body: bytes, num_clients: int, seconds: float, results: Any) 
             if (status := client.read()) is None:
                 continue
             failed += status != 200
+            answered += 1
             if status == 200 and client.begun >= start:
                 latencies.append(time.perf_counter() - client.begun)
             client.send()
@@ -197,11 +199,21 @@ def load(url: str, body: bytes, num_clients: int, seconds: float, results: Any) 
     for percent in (50, 99):
         value = float(np.percentile(latencies, percent)) * 1000 if latencies else None
         row[f"p{percent}_ms"] = value and round(value, 2)
-    results.put({**row, "failed": failed, "client_cpu": round(100 * share)})
+    results.put({**row, "failed": failed, "client_cpu": round(100 * share), "answered": answered})
 
 
-def measure_server(name: str, url: str, shape: tuple[int, ...], seconds: float) -> list[Row]:
-    """Measure a server with each number of clients."""
+def cpu_s(pid: int | None) -> float:
+    """Return the seconds that the processor has spent on a process; NaN for None."""
+    if pid is None:
+        return float("nan")
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_server(
+    name: str, url: str, shape: tuple[int, ...], seconds: float, pid: int | None = None
+) -> list[Row]:
+    """Measure a server with each number of clients; `pid` is its process, None for a peer."""
     values = np.random.default_rng(0).random((1, *shape)).round(4).tolist()
     body = json.dumps({"instances": values}).encode()
     rows = []
@@ -210,8 +222,12 @@ def measure_server(name: str, url: str, shape: tuple[int, ...], seconds: float) 
         results = context.Queue()
         arguments = (url, body, num_clients, seconds, results)
         process = context.Process(target=load, args=arguments)
+        begun_s = cpu_s(pid)
         process.start()
-        rows.append({"server": name, **results.get(timeout=600)})
+        row = results.get(timeout=600)
+        used_ms = (cpu_s(pid) - begun_s) * 1000 / max(1, row.pop("answered"))
+        row["server_cpu_ms"] = None if pid is None else round(used_ms, 3)
+        rows.append({"server": name, **row})
         process.join()
         say(f"{rows[-1]}")
     return rows
@@ -228,7 +244,7 @@ def measure_model(model: str, path: Path, seconds: float, peers: Row, about: Row
                 url = process.stdout.readline().strip()
                 if not url:
                     raise RuntimeError(f"the server {kind} did not start; its output is above")
-                rows += measure_server(kind, url, SHAPES[model], seconds)
+                rows += measure_server(kind, url, SHAPES[model], seconds, process.pid)
             finally:
                 process.kill()
     for name, python in peers.items():
@@ -243,7 +259,7 @@ def median_of(rounds: list[list[Row]]) -> list[Row]:
     rows = []
     for same in zip(*rounds, strict=True):
         row = dict(same[0])
-        for name in ("requests_per_s", "p50_ms", "p99_ms", "client_cpu"):
+        for name in ("requests_per_s", "p50_ms", "p99_ms", "server_cpu_ms", "client_cpu"):
             values = [other[name] for other in same if other[name] is not None]
             row[name] = round(statistics.median(values), 2) if values else None
         row["rounds"] = [other["requests_per_s"] for other in same]
@@ -285,7 +301,7 @@ def aims(rows: list[Row]) -> list[Row]:
 def table(result: Row) -> str:
     """Return the result as a table to read."""
     names = ("model", "server", "clients", "requests_per_s", "p50_ms", "p99_ms")
-    names += ("failed", "client_cpu")
+    names += ("failed", "server_cpu_ms", "client_cpu")
     lines = ["".join(f"{name:>16}" for name in names)]
     lines += ["".join(f"{row[name]!s:>16}" for name in names) for row in result["rows"]]
     lines += [

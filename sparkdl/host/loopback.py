@@ -1,5 +1,6 @@
 """Runs anywhere (pure). Names and addresses under which only this host is reached."""
 
+import functools
 import ipaddress
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+# A server asks for each request, mostly of the same names.
+@functools.lru_cache(maxsize=64)
 def leads_here(url: str) -> bool:
     """Return True if the host of an address is this host, or a tunnel to this host.
 

@@ -19,6 +19,39 @@ REFUSED_S = 2.0
 MAX_AHEAD_BYTES = 1 << 20
 
 
+class _JoinedWrites:
+    """A transport that sends the head of an answer together with its body.
+
+    uvicorn writes them one after the other, which are two packets, two calls of the system, and two
+    times that the client wakes up.
+
+    Args:
+        transport: the transport of the connection.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, after a head that waits; or keep them if they are a head."""
+        # An answer has a body, maybe an empty one. "100 Continue" has none.
+        if not self._head and data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1":
+            self._head = data
+        elif data or self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data if head else data)
+
+    def close(self) -> None:
+        """Send what waits, and end the connection."""
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+
 class HttpConnection(H11Protocol):
     """A connection. All methods run in the loop of the server."""
 
@@ -30,7 +63,7 @@ class HttpConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin."""
-        super().connection_made(transport)
+        super().connection_made(_JoinedWrites(transport))  # type: ignore[arg-type]
         # uvicorn refuses the requests of all connections while there are too many.
         limit = self.config.limit_concurrency
         if limit is not None and len(self.connections) > limit:

@@ -5,9 +5,13 @@ Source of the rules: https://www.tensorflow.org/tfx/serving/api_rest#json_mappin
 
 import base64
 import binascii
+import contextlib
+import functools
+import importlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +30,7 @@ _LARGEST = {name: float(np.finfo(_NUMPY.get(name, name)).max) for name in _EXACT
 _WHOLE = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _INFINITE = (math.inf, -math.inf)
 
 
@@ -49,7 +54,7 @@ def parse(body: bytes) -> dict[str, Any]:
     if not body:
         raise invalid("JSON Parse error: The document is empty")
     try:
-        value = json.loads(body, parse_constant=_TOKENS_READ.__getitem__)
+        value = _loads(body)
     except RecursionError:
         raise invalid("JSON Parse error: the document is nested too deeply") from None
     except ValueError as exc:
@@ -57,6 +62,25 @@ def parse(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid(f"JSON Value: {_short(value)} Is not object")
     return value
+
+
+def _loads(body: bytes) -> Any:
+    """Read JSON, by orjson where it is installed and reads the same."""
+    # orjson takes whole numbers beyond 64 bits for floats.
+    if (orjson := _orjson()) is not None and not _LONG_NUMBER.search(body):
+        # It reads no tokens, no half of a surrogate pair and no other encoding than UTF-8.
+        with contextlib.suppress(ValueError):
+            return orjson.loads(body)
+    return json.loads(body, parse_constant=_TOKENS_READ.__getitem__)
+
+
+@functools.cache
+def _orjson() -> Any:
+    """Return the module orjson, which is written in Rust; None if it is not installed."""
+    try:
+        return importlib.import_module("orjson")
+    except ImportError:
+        return None
 
 
 def is_base64(value: Any) -> bool:
@@ -265,9 +289,11 @@ def text_of(array: Array, name: str) -> str:
     """Return the JSON of an array, see `plain`.
 
     Example:
-        >>> text_of(np.array([[0.2, 3.0]], np.float32), "y")
-        '[[0.2, 3.0]]'
+        >>> text_of(np.array([[0.2, 3.0]], np.float32), "y").replace(" ", "")
+        '[[0.2,3.0]]'
     """
+    if (text := _finite_text(array)) is not None:
+        return text.decode()
     if not isinstance(array, np.ndarray) or array.dtype != np.float32 or not array.size:
         return to_json(plain(array, name)).decode()
     # The text of a float32 is the shortest that gives the same float32.
@@ -277,6 +303,20 @@ def text_of(array: Array, name: str) -> str:
     for size in reversed(array.shape):
         items = [f"[{', '.join(items[i : i + size])}]" for i in range(0, len(items), size)]
     return str(items[0])
+
+
+def _finite_text(array: Array) -> bytes | None:
+    """Return the JSON of an array of finite numbers by orjson; None if it has no way to write it.
+
+    orjson writes null for a number that is not finite.
+    """
+    orjson = _orjson()
+    if orjson is None or not isinstance(array, np.ndarray) or not array.ndim:
+        return None
+    if array.dtype not in (np.float32, np.float64) or not np.isfinite(array).all():
+        return None
+    text: bytes = orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)
+    return text
 
 
 def plain(array: Array, name: str) -> Any:
@@ -303,7 +343,10 @@ def plain(array: Array, name: str) -> Any:
         return _nested(texts, array.shape)
     if array.dtype.itemsize < 8 and array.dtype.kind in "fV":  # V is the kind of bfloat16.
         # The shortest text that gives the same float32, rather than all digits of a float64.
-        array = array.astype(np.float32).astype("U").astype(np.float64)
+        array = array.astype(np.float32)
+        if (text := _finite_text(array)) is not None:
+            return _loads(text)
+        array = array.astype("U").astype(np.float64)
     return array.tolist()
 
 

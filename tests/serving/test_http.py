@@ -156,6 +156,31 @@ def test_a_request_may_come_byte_by_byte_and_in_chunks(connect: Connect) -> None
     assert answer == {"method": "POST", "path": "/a_bü", "body": "abcde"}
 
 
+def test_the_head_of_an_answer_is_sent_with_its_body() -> None:
+    sent: list[bytes] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            sent.append(data)
+
+        def close(self) -> None:
+            sent.append(b"closed")
+
+        def is_closing(self) -> bool:
+            return False
+
+    transport = http_connection._JoinedWrites(Transport())
+    for data in (b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OK", b"HTTP/1.1 x", b"", b"more"):
+        transport.write(data)
+    assert sent == [b"HTTP/1.1 100 Continue", b"HTTP/1.1 200 OKHTTP/1.1 x", b"more"]
+    transport.write(b"HTTP/1.1 200 OK")
+    transport.write(b"")  # As for HEAD.
+    transport.write(b"HTTP/1.1 503 Busy")
+    assert not transport.is_closing()
+    transport.close()
+    assert sent[3:] == [b"HTTP/1.1 200 OK", b"HTTP/1.1 503 Busy", b"closed"]
+
+
 def test_head_has_no_body(connect: Connect) -> None:
     connection = connect()
     connection.sendall(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkdl.serving import json_tensors
 from sparkdl.serving.json_tensors import check_shape, from_json, parse, plain, text_of, to_json
 from sparkdl.serving.request_error import RequestError
 from sparkdl.serving.signatures import TensorInfo
@@ -227,3 +228,72 @@ def test_a_shape_is_compared_with_that_of_the_input() -> None:
     for shape in ((5, 3), (2,), (1, 2, 1), ()):
         with pytest.raises(RequestError, match=r"expected \[-1, 2\]"):
             check_shape(np.zeros(shape), info)
+
+
+# ---- with and without orjson
+
+
+@pytest.fixture(params=["orjson", "json"])
+def library(request: Any, monkeypatch: Any) -> None:
+    """Let one library read and write, whatever is installed."""
+    if request.param == "orjson":
+        pytest.importorskip("orjson")
+    else:
+        monkeypatch.setattr(json_tensors, "_orjson", lambda: None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_finite_number_comes_back_from_its_text(library: None, dtype: str) -> None:
+    """Any bits of a number, and those at the limits; the oracle is the module json."""
+    bits = np.random.default_rng(7).integers(0, 1 << 32, 4000, np.uint32)
+    numbers = bits.view(dtype)
+    limits = np.finfo(dtype)
+    special = [0.0, -0.0, limits.max, limits.min, limits.tiny, limits.smallest_subnormal, 1e16, 0.1]
+    array = np.array([*numbers[np.isfinite(numbers)], *special], dtype)[:, None][::-1]
+    for nested in (json.loads(text_of(array, "y")), plain(array, "y")):
+        again = np.array(nested, dtype)
+        assert again.tobytes() == array.tobytes() and again.shape == array.shape
+    # No digit more than the dtype has.
+    assert text_of(np.array([0.1], dtype), "y") == "[0.1]"
+    tokens = text_of(np.array([np.nan, np.inf, -np.inf, 1], dtype), "y")
+    assert tokens == "[NaN, Infinity, -Infinity, 1.0]"
+
+
+TEXTS = [
+    *("-0", "-0.0", "1e400", "-1e400", "1e-400", "1E5", "0.1e1", "123456789012345678"),
+    *(str(2**63 - 1), str(2**63), str(2**64), str(-(2**64)), "1" * 30, "0." + "1" * 30, "9" * 5000),
+    *("NaN", "Infinity", "-Infinity", "nan", "01", "+1", ".5", "1.", "1,", "'a'", "true", "null"),
+    *('"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"', '"\u0001"', '"\ufeff"', '{"a": 1, "a": 2}'),
+    *("[" * 500 + "]" * 500, "[" * 100_000 + "]" * 100_000, '"a" "b"', "", "//x", "[1] x"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_both_libraries_read_the_same(text: str, monkeypatch: Any) -> None:
+    pytest.importorskip("orjson")
+    plain_text = f'{{"x": {text}}}'
+    for body in (plain_text.encode(), f" [{plain_text}] ".encode(), plain_text.encode("utf-16")):
+        read = []
+        for by_json in (False, True):
+            with monkeypatch.context() as patch:
+                if by_json:
+                    patch.setattr(json_tensors, "_orjson", lambda: None)
+                try:
+                    # `repr` tells 1 from 1.0 and from True, and 0.0 from -0.0.
+                    read.append(repr(parse(body)))
+                except RequestError as exc:
+                    read.append(f"refused: {exc}")
+        assert read[0] == read[1]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_both_libraries_read_any_value_alike(value: Any) -> None:
+    pytest.importorskip("orjson")
+    body = json.dumps({"x": value}).encode()
+    expected = json.loads(body)
+    assert repr(parse(body)) == repr(expected)
