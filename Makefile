@@ -16,7 +16,7 @@ LANES := -n 3
 # Tests that need hosts, servers or Spark applications of their own are in a target of their own.
 CLUSTERS := tests/clusters
 
-.PHONY: help setup demo circle notebooks test test-fast test-clusters test-torch compat compat-smoke dist soak check format docs bench clean
+.PHONY: help setup demo circle notebooks test test-fast test-clusters test-thorough test-torch compat compat-smoke dist soak check format docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | column -t -s "$$(printf '\t')"
@@ -44,13 +44,18 @@ test: setup $(VENV)/spark-classes.jsa  ## run all tests
 	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES)
 
 test-fast: setup $(VENV)/spark-classes.jsa  ## run the tests that need no cluster and no TensorFlow
-	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow"
+	@. scripts/java.sh && $(BIN)/python -m pytest $(LANES) -m "not slow and not thorough"
 
 # Hosts hide /tmp, so that what they share lies elsewhere.
 test-clusters: setup $(VENV)/spark-classes.jsa  ## run the tests with clusters, servers and programs of their own
 	@bash scripts/iproute.sh
 	@mkdir -p build/tests
 	@. scripts/java.sh && TMPDIR=$(CURDIR)/build/tests $(BIN)/python -m pytest $(LANES) $(CLUSTERS)
+
+test-thorough: setup $(VENV)/spark-classes.jsa  ## run the cases that the other targets leave out, in half an hour
+	@bash scripts/iproute.sh
+	@mkdir -p build/tests
+	@. scripts/java.sh && TMPDIR=$(CURDIR)/build/tests $(BIN)/python -m pytest $(LANES) -m thorough tests $(CLUSTERS)
 
 test-torch: setup  ## run the tests with PyTorch, transformers and Lightning in an environment of their own
 	@bash scripts/torch.sh

@@ -36,6 +36,7 @@ __all__ = [
     "CollectiveError",
     "ConfigError",
     "ControlError",
+    "DriftError",
     "FunctionError",
     "InvalidTrial",
     "MissingPackageError",
@@ -89,6 +90,18 @@ class PeerLostError(CollectiveError, ConnectionError):
 
 class SlotsError(PreflightError):
     """The plan needs more processes, cores or GPUs than Spark has."""
+
+
+class DriftError(SparkDLError, ValueError):
+    """The data of a run is not as expected. No trial was started.
+
+    Attributes:
+        drift: the comparison, see `sparkdl.monitoring.Drift`.
+    """
+
+    def __init__(self, message: str, drift: Any = None) -> None:
+        super().__init__(message)
+        self.drift = drift
 
 
 class RunExistsError(SparkDLError, FileExistsError):

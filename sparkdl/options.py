@@ -117,6 +117,8 @@ class Options:
         root: the directory or fsspec URL that holds the runs.
         fingerprint: count the rows of `data=` and hash them, which costs a pass over the rows, so
             that `experiment.reproduce` can tell other data.
+        expect: what the rows of `data=` are compared with before the first trial, see
+            `monitoring.Expectation`. A resumed run does not compare them again.
         smoke: run the first trial before the others, until it has ended or reported the metric. If
             it fails, the run ends.
         tensorboard: start TensorBoard for the run on this host and show its address, see
@@ -158,6 +160,7 @@ class Options:
     spark: Any = None
     root: str | None = None
     fingerprint: bool = False
+    expect: Any = None
     smoke: bool = False
     tensorboard: bool = False
     progress: bool = True

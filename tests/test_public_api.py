@@ -50,6 +50,7 @@ PUBLIC = {
             "CollectiveError",
             "ConfigError",
             "ControlError",
+            "DriftError",
             "FunctionError",
             "InvalidTrial",
         ),
@@ -166,8 +167,8 @@ PUBLIC = {
         *("get", "list", "promote", "roll_back"),
     ],
     "sparkdl.monitoring": [
-        *("Decision", "Drift", "Watch", "acknowledge", "drift", "performance", "profile"),
-        *("read_log", "results", "should_retrain", "thresholds", "watch"),
+        *("Decision", "Drift", "Expectation", "Watch", "acknowledge", "drift", "performance"),
+        *("profile", "read_log", "results", "should_retrain", "thresholds", "watch"),
     ],
     "sparkdl.runs": ["Run", "RunState", "Trial", "TrialState", "Usage"],
     "sparkdl.search": ["Categorical", "Float", "Int"],
@@ -266,7 +267,7 @@ OPTIONS = {
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
     *("framework", "run_id", "trial_value", "fingerprint", "smoke", "tensorboard", "callbacks"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
-    "preload",
+    *("preload", "expect"),
 }
 
 

@@ -14,6 +14,7 @@ from sparkdl.host.supported_versions import explained_by_versions
 with explained_by_versions():
     from sparkdl.monitoring.drift import drift, thresholds
     from sparkdl.monitoring.drift_table import Drift
+    from sparkdl.monitoring.expectation import Expectation
     from sparkdl.monitoring.performance import performance
     from sparkdl.monitoring.read_log import read_log
     from sparkdl.monitoring.results import acknowledge, results
@@ -24,6 +25,7 @@ with explained_by_versions():
 __all__ = [
     "Decision",
     "Drift",
+    "Expectation",
     "Watch",
     "acknowledge",
     "drift",

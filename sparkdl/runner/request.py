@@ -28,6 +28,7 @@ _NOT_WRITTEN = (
     "logs",
     "tensorboard",
     "callbacks",
+    "expect",
     "env",
     "preload",
     "secrets",

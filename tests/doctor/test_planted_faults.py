@@ -195,9 +195,11 @@ def test_other_python_of_one_executor_is_named(
     diagnosed: Callable[..., HealthReport], numbers: list[str], tmp_path: Path
 ) -> None:
     code = (
-        "import collections, sys\n"
+        "import collections, os, sys\n"
         "Version = collections.namedtuple('V', 'major minor micro releaselevel serial')\n"
-        "sys.version_info = Version(3, 9, 1, 'final', 0)\n"
+        "old = Version(3, 9, 1, 'final', 0)\n"
+        # The daemon of the workers imports packages that know its real version.
+        "os.register_at_fork(after_in_child=lambda: setattr(sys, 'version_info', old))\n"
     )
     fault = only_fault(diagnosed(one=startup(tmp_path / "old", code)))
     here = ".".join(map(str, sys.version_info[:3]))

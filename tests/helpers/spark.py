@@ -37,6 +37,8 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # Tests count the jobs of an application, which many tests share.
     "spark.ui.retainedJobs": "1000000",
+    # By default 200, each of which is a file that a task of a shuffle opens.
+    "spark.sql.shuffle.partitions": "3",
 }
 
 

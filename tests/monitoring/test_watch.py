@@ -41,12 +41,13 @@ def test_windows_are_compared_once_while_the_log_grows(
     options: dict[str, Any] = {"to": to, "min_rows": 10, "available_now": True}
     options["thresholds"] = {"js": {"age": 0.3}}
     places = [f"{receiver.address}/secret", "http://127.0.0.1:1/down", told.append]
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
     first = monitoring.watch(str(log), PROFILE, alerts=places, **options)
     # The third hour has not ended.
     assert windows(first.drift.table) == expected(["ok", "drift"])
     assert first.drift.drifted == ["age"]
     assert set(first.drift.table["version"]) == {3}
-    assert not first.is_active and spark.conf.get("spark.sql.shuffle.partitions") == "200"
+    assert not first.is_active and spark.conf.get("spark.sql.shuffle.partitions") == partitions
     assert "2 lines of the log of the profile cannot be read, such as " in caplog.text
     assert first.drift.left_out["unreadable"]["num"] == 2
     assert "other.jsonl, byte 0: " in first.drift.notes[0]

@@ -72,12 +72,16 @@ def begin(prepared: PreparedRun, opener: Opener) -> Run:
         opener: the way to the run directory.
 
     Raises:
+        DriftError: if the data of a new run is not as expected.
         RunExistsError, RunDamagedError, OSError: if the directory cannot be opened.
         RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run was waited for and is
             not COMPLETE.
     """
     if is_previewing():
         return preview(prepared, opener.root, opener.name, opener.look(), opener.retry)
+    expect = prepared.request.options.expect
+    if expect is not None and opener.look() is None:
+        expect.check(prepared.request.data)
     opened = opener.open()
     if opened.finished_before:
         opened.owner.release()

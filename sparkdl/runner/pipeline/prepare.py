@@ -52,6 +52,7 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     options = request.options
     _check_packages(request, program, cluster)
     check_callbacks(options.callbacks)
+    _check_expect(request)
     check_search(request)
     check_framework(framework_of(request, program), program)
     if cluster is None:
@@ -76,6 +77,19 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
         data=data,
         init_from=init_from,
     )
+
+
+def _check_expect(request: Request) -> None:
+    expect = request.options.expect
+    if expect is None:
+        return
+    if not callable(getattr(expect, "check", None)):
+        raise ConfigError(
+            f"expect is a {type(expect).__name__}; expected a monitoring.Expectation, such as "
+            "expect=monitoring.Expectation(reference='loans@stable')."
+        )
+    if request.data is None:
+        raise ConfigError("expect= compares the rows of data=, which was not given. Pass data=.")
 
 
 def _check_packages(request: Request, program: Program, cluster: Cluster | None) -> None:
