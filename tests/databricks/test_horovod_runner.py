@@ -123,7 +123,9 @@ HorovodRunner(np=-2).run(train)
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGKILL]
+)
 def test_local_ranks_end_with_their_driver(signum: int, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -63,9 +63,9 @@ def nothing_is_left(folder: Path) -> bool:
     [
         ("SPARK", "time.sleep(1000)", -9),
         ("TENSORFLOW", "raise ValueError('mine')", 1),
-        ("SPARK", "time.sleep(1000)", 143),
+        pytest.param("SPARK", "time.sleep(1000)", 143, marks=pytest.mark.thorough),
         ("SPARK", "cluster.train(sc.parallelize(range(100_000), 2))", 143),
-        ("TENSORFLOW", "cluster.shutdown()", 143),
+        pytest.param("TENSORFLOW", "cluster.shutdown()", 143, marks=pytest.mark.thorough),
     ],
     ids=["killed", "raises", "sleeps", "feeds", "shuts down"],
 )

@@ -40,7 +40,9 @@ def pins(folder: Path) -> Any:
     return train
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 6, 8])
+@pytest.mark.parametrize(
+    "ranks", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (4, 6)), 8]
+)
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_ranks_on_tasks_of_several_gpus(
     sixteen: SparkSession, root: str, tmp_path: Path, ranks: int, gpus: int

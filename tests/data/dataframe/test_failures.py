@@ -60,8 +60,15 @@ def dies(folder: Path, how: str) -> Any:
     return train
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "exit code 1"])
-@pytest.mark.parametrize("verb", ["launch", "allreduce"])
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [
+        ("launch", "SIGKILL"),
+        pytest.param("launch", "exit code 1", marks=pytest.mark.thorough),
+        pytest.param("allreduce", "SIGKILL", marks=pytest.mark.thorough),
+        ("allreduce", "exit code 1"),
+    ],
+)
 def test_a_consumer_that_dies_in_mid_stream(
     three_executors: SparkSession,
     root: str,

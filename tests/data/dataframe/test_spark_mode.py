@@ -94,7 +94,11 @@ def test_every_row_is_used_once_in_each_pass(
     assert not Path(run.trials[0].path, "ranks").exists()
 
 
-@pytest.mark.parametrize(("workers", "legacy"), [(3, False), (2, True)], ids=["keras3", "tf_keras"])
+@pytest.mark.parametrize(
+    ("workers", "legacy"),
+    [(3, False), pytest.param(2, True, marks=pytest.mark.thorough)],
+    ids=["keras3", "tf_keras"],
+)
 def test_fit_equals_one_process_on_the_same_rows(
     three_executors: SparkSession, root: str, tmp_path: Path, workers: int, legacy: bool
 ) -> None:
@@ -150,7 +154,7 @@ def all_ids(folder: Path) -> Any:
     return train
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("rows", [1, pytest.param(2, marks=pytest.mark.thorough), 4])
 def test_more_ranks_than_rows(
     three_executors: SparkSession, root: str, tmp_path: Path, rows: int
 ) -> None:
@@ -186,7 +190,14 @@ def test_one_rank_and_no_rows_at_all(
             experiment.launch(all_ids(tmp_path), data=nothing, **options)
 
 
-@pytest.mark.parametrize("kind", ["tuple", "Row", "dict", "namedtuple"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "tuple",
+        "Row",
+        *(pytest.param(k, marks=pytest.mark.thorough) for k in ("dict", "namedtuple")),
+    ],
+)
 def test_rdds(three_executors: SparkSession, root: str, tmp_path: Path, kind: str) -> None:
     """Skewed and empty partitions; values are NumPy arrays and numbers."""
 

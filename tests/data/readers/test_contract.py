@@ -212,7 +212,7 @@ def of_all_ranks(
 
 
 # One rank, and a number that divides neither the rows nor the files.
-WORLDS = pytest.mark.parametrize("world_size", [1, 3])
+WORLDS = pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.thorough), 3])
 
 
 @WORLDS
