@@ -56,7 +56,12 @@ def test_grid_with_a_host_cut_off_completes(
 
 # The ranks that tell where they train, or the coordinator of parameter servers.
 @pytest.mark.parametrize(
-    ("kind", "told"), [("ring", 3), ("strategy", 3), ("fed", 3), ("servers", 1)]
+    ("kind", "told"),
+    [
+        *(pytest.param(kind, 3, marks=pytest.mark.thorough) for kind in ("ring", "fed")),
+        ("strategy", 3),
+        ("servers", 1),
+    ],
 )
 def test_gang_with_a_host_cut_off_fails_with_its_name(
     cluster: Cluster, driver: Driver, tmp_path: Path, kind: str, told: int

@@ -80,7 +80,9 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_look(tmp_path: Path, run_id: str) 
     assert eventually(lambda: not processes_of(run_id))
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+@pytest.mark.parametrize(
+    "master", ["local[2]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.thorough)]
+)
 def test_kill_9_leaves_no_process_and_a_readable_run(
     tmp_path: Path, run_id: str, master: str
 ) -> None:

@@ -32,7 +32,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("number", "state"), [(signal.SIGINT, "CANCELLED"), (signal.SIGKILL, "FAILED")]
+    ("number", "state"),
+    [
+        pytest.param(signal.SIGINT, "CANCELLED", marks=pytest.mark.thorough),
+        (signal.SIGKILL, "FAILED"),
+    ],
 )
 def test_the_ranks_end_with_the_driver(
     tmp_path: Path, root: str, number: signal.Signals, state: str

@@ -56,9 +56,9 @@ def files_in_tmp() -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "victim"),
     [
-        ("allreduce", "process"),
+        pytest.param("allreduce", "process", marks=pytest.mark.thorough),
         ("allreduce", "executor"),
-        ("parameter_server", "process"),
+        pytest.param("parameter_server", "process", marks=pytest.mark.thorough),
         ("parameter_server", "worker"),
     ],
 )
