@@ -19,6 +19,9 @@ from sparkdl.distribute.shared_memory import BLOCK_BYTES
 # Shorter blocks go through the socket.
 SHARED_BYTES = 1 << 16
 
+# The largest number of blocks to send at once.
+MAX_PARTS = 16
+
 _IN_SLOT = b"s"
 
 
@@ -64,7 +67,7 @@ class Outgoing:
                         self._collect_slots()
                     self._fill_slot(self._blocks[self.num_done])
                 else:
-                    self._send_part(self._blocks[self.num_done])
+                    self._send_parts(num_allowed)
                 has_sent = True
         return has_sent
 
@@ -78,8 +81,10 @@ class Outgoing:
             return 0
         return select.POLLIN if self._is_shared() and not self._slots.num_free else select.POLLOUT
 
-    def _is_shared(self) -> bool:
-        return self._slots is not None and len(self._blocks[self.num_done]) >= SHARED_BYTES
+    def _is_shared(self, ahead: int = 0) -> bool:
+        if self._slots is None:
+            return False
+        return len(self._blocks[self.num_done + ahead]) >= SHARED_BYTES
 
     def _fill_slot(self, block: Any) -> None:
         self._slots.current[: len(block)] = block
@@ -94,9 +99,19 @@ class Outgoing:
             raise ConnectionError("connection closed by peer")
         self._slots.num_free += num_read
 
-    def _send_part(self, block: Any) -> None:
-        self._offset += self._socket.send(memoryview(block)[self._offset :])
-        if self._offset == len(block):
+    def _send_parts(self, num_allowed: int) -> None:
+        """Send some blocks through the socket at once, so that the successor wakes up once."""
+        parts = [memoryview(self._blocks[self.num_done])[self._offset :]]
+        for ahead in range(1, min(MAX_PARTS, num_allowed - self.num_done)):
+            if self._is_shared(ahead):
+                break
+            parts.append(self._blocks[self.num_done + ahead])
+        num_sent = self._socket.sendmsg(parts) if len(parts) > 1 else self._socket.send(parts[0])
+        for part in parts:
+            if num_sent < len(part):
+                self._offset += num_sent
+                return
+            num_sent -= len(part)
             self._offset = 0
             self.num_done += 1
 

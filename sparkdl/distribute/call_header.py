@@ -28,7 +28,7 @@ def pack_header(number: int, call: str, detail: int, array: Any) -> bytes:
     return HEADER.pack(number, CALLS.index(call), detail, checksum, array.nbytes, text)
 
 
-def check_header(own_header: bytes, received_header: bytearray) -> None:
+def check_header(own_header: bytes, received_header: bytes | bytearray) -> None:
     """Validate that another rank has called the same collective.
 
     Raises:
@@ -39,7 +39,7 @@ def check_header(own_header: bytes, received_header: bytearray) -> None:
     raise _difference(HEADER.unpack(own_header), HEADER.unpack(received_header))
 
 
-def check_vote(own_header: bytes, received_header: bytearray, is_same: bool) -> int:
+def check_vote(own_header: bytes, received_header: bytes | bytearray, is_same: bool) -> int:
     """Validate that another rank votes too; return the number of bytes that follow its header.
 
     Arrays of both ranks must be equal in shape and dtype. Ranks with the same vote must both have
@@ -58,6 +58,18 @@ def check_vote(own_header: bytes, received_header: bytearray, is_same: bool) -> 
     if ours[:2] != theirs[:2] or (has_arrays and ours != theirs):
         raise _difference(ours, theirs)
     return int(theirs[4])
+
+
+def check_call(own_header: bytes, other_header: bytes) -> None:
+    """Validate that another rank has not called another collective as the same number.
+
+    Raises:
+        RuntimeError: if it has.
+    """
+    ours, theirs = HEADER.unpack(own_header), HEADER.unpack(other_header)
+    are_votes = ours[1] == theirs[1] == CALLS.index("vote")
+    if ours[0] == theirs[0] and ours != theirs and not are_votes:
+        raise _difference(ours, theirs)
 
 
 def _difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> RuntimeError:

@@ -18,8 +18,9 @@ from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.first_step import check_equal
 from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.nccl import Group
-from sparkdl.distribute.ring import SHORT_BYTES, Ring
+from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import split_rows
+from sparkdl.distribute.strides import SHORT_BYTES
 from sparkdl.distribute.timed_links import mark_step_start
 
 # The votes of the ranks before a step. All ranks act on the smallest vote.

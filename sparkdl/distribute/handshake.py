@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from sparkdl.distribute.greeting import (
     BEATS,
@@ -32,13 +33,14 @@ from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import CANCELLED, Link
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.shared_memory import agreed_slots, receive_slots, send_slots
+from sparkdl.distribute.stride_links import open_strides
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
 # Seconds until an unauthenticated connection is closed, and how many may be open at a time.
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_CANDIDATES = 64
-RETRY_S = 0.05
+FIRST_RETRY_S, RETRY_S = 0.002, 0.05
 
 BUFFER_BYTES = 4 << 20
 # A rank that waits for data notices after 25 s that the host of its neighbour is gone, see tcp(7).
@@ -65,30 +67,54 @@ def join(
     rank, order = invitation.rank, ring_order(invitation.endpoints)
     nodes = [endpoint.node for endpoint in invitation.endpoints]
     position = order.index(rank)
-    predecessor, successor = order[position - 1], order[(position + 1) % len(order)]
     with listener:
         if len(order) == 1:
             return Ring(nodes=nodes)
-        deadline = time.monotonic() + invitation.join_s
-        with (
-            _Acceptor(invitation, predecessor, listener) as acceptor,
-            contextlib.ExitStack() as opened,
-        ):
-            outgoing = {
-                purpose: opened.enter_context(
-                    _connect(invitation, successor, purpose, deadline, is_cancelled)
-                )
-                for purpose in PURPOSES
-            }
+        neighbours = order[position - 1], order[(position + 1) % len(order)]
+        before, after = _connect_both(invitation, listener, *neighbours, is_cancelled=is_cancelled)
+    links = make_links(before, after, invitation.timeout_s, is_cancelled)
+    connect = partial(_connect_both, is_cancelled=is_cancelled, shares_memory=False)
+    return Ring(order, rank, links, nodes, partial(open_strides, invitation, order, connect))
+
+
+def _connect_both(
+    invitation: Invitation,
+    listener: socket.socket,
+    predecessor: int,
+    successor: int,
+    is_cancelled: Callable[[], bool],
+    shares_memory: bool = True,
+) -> tuple[Link, Link]:
+    """Return the connections to a predecessor and a successor, which may be the same rank.
+
+    Args:
+        invitation, listener, is_cancelled: see `join`.
+        predecessor, successor: their ranks.
+        shares_memory: share memory with neighbours on the same host.
+    """
+    deadline = time.monotonic() + invitation.join_s
+    slots_of_predecessor = slots_of_successor = None
+    with (
+        _Acceptor(invitation, predecessor, listener) as acceptor,
+        contextlib.ExitStack() as opened,
+    ):
+        outgoing = {
+            purpose: opened.enter_context(
+                _connect(invitation, successor, purpose, deadline, is_cancelled)
+            )
+            for purpose in PURPOSES
+        }
+        if shares_memory:
             with _losing(successor):
                 offered = send_slots(outgoing[DATA])
-            incoming = acceptor.wait(deadline, is_cancelled)
+        incoming = acceptor.wait(deadline, is_cancelled)
+        if shares_memory:
             with _losing(predecessor):
                 slots_of_predecessor = receive_slots(incoming[DATA], deadline, is_cancelled)
             with _losing(successor):  # Its answer depends on the offer only: no rank waits in turn.
                 slots_of_successor = agreed_slots(offered, outgoing[DATA], deadline, is_cancelled)
-            opened.pop_all()  # The links close the connections from here on.
-    names = invitation.members or range(len(order))
+        opened.pop_all()  # The links close the connections from here on.
+    names = invitation.members or range(len(invitation.endpoints))
     before, after = (
         Link(names[other], _tuned(connections[DATA]), _tuned(connections[BEATS]), slots)
         for other, connections, slots in (
@@ -96,8 +122,7 @@ def join(
             (successor, outgoing, slots_of_successor),
         )
     )
-    links = make_links(before, after, invitation.timeout_s, is_cancelled)
-    return Ring(order, rank, links, nodes)
+    return before, after
 
 
 @contextlib.contextmanager
@@ -167,6 +192,7 @@ class _Acceptor:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._is_done.set()
+        _shut_down(self._listener)  # Its thread waits no longer.
         self._thread.join()
         self._listener.close()
         with self._lock:
@@ -198,7 +224,9 @@ class _Acceptor:
         while not self._is_done.is_set():
             try:
                 candidate, address = self._listener.accept()
-            except TimeoutError:
+            except OSError:
+                if self._is_done.wait(0.01):
+                    return
                 continue
             with self._lock:
                 if len(self._candidates) == MAX_CANDIDATES:
@@ -239,12 +267,15 @@ def _connect(
     """Return a connection to the successor."""
     endpoint = invitation.endpoints[successor]
     reason: OSError | None = None
+    pause_s = FIRST_RETRY_S
     while True:
         try:
             return _connect_once(invitation, successor, purpose, deadline, is_cancelled)
         except OSError as exc:
-            # A refusal says more than the lack of time after it.
-            reason = reason if reason and isinstance(exc, TimeoutError) else exc
+            # A refusal says more than the lack of time after it, and the answer of a rank that has
+            # left since more than that it has left.
+            has_left = isinstance(exc, ConnectionRefusedError) and type(reason) is ConnectionError
+            reason = reason if reason and (has_left or isinstance(exc, TimeoutError)) else exc
         if is_cancelled():
             raise PeerLostError(CANCELLED) from reason
         if time.monotonic() > deadline:
@@ -253,7 +284,8 @@ def _connect(
                 f"{reason}. See its log, check for a firewall between the executors, or set "
                 "SPARKDL_INTERFACE."
             ) from reason
-        time.sleep(RETRY_S)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, RETRY_S)
 
 
 def _connect_once(

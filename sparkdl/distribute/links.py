@@ -77,6 +77,34 @@ class Links:
             "heartbeat": self._heartbeat,
         }
 
+    def like(self, predecessor: Link, successor: Link, heartbeat: Heartbeat) -> "Links":
+        """Return links over other connections that are otherwise like these.
+
+        Args:
+            predecessor, successor, heartbeat: see `Links`.
+        """
+        more = {"predecessor": predecessor, "successor": successor, "heartbeat": heartbeat}
+        return Links(**{**self.arguments, **more})
+
+    def watch(self, check: Callable[[], None]) -> None:
+        """Call a function, which may raise, about once a second while a neighbour is awaited."""
+        is_cancelled = self._is_cancelled
+
+        def check_too() -> bool:
+            check()
+            return is_cancelled()
+
+        self._is_cancelled = check_too
+
+    def peek(self, num_bytes: int) -> bytes:
+        """Return the first bytes of the next exchange that have arrived; empty within one."""
+        if self._incoming.is_complete:
+            with contextlib.suppress(OSError):
+                return self._predecessor.socket.recv(
+                    num_bytes, socket.MSG_PEEK | socket.MSG_DONTWAIT
+                )
+        return b""
+
     def exchange(
         self,
         sends: Sequence[Any],

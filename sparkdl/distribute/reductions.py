@@ -32,30 +32,33 @@ def reduce_arrays(arrays: Sequence[Any], out: Any, op: str) -> None:
         return
     out[...] = arrays[0]
     for count, values in enumerate(arrays[1:], start=1):
-        _accumulate(out, values, count, op, out)
-    _finish(out, size, op)
+        accumulate_values(out, values, count, op, out)
+    finish(out, size, op)
 
 
-def _accumulate(total: Any, values: Any, count: int, op: str, out: Any) -> None:
-    """Combine the values of a rank with those of the ranks before it.
+def accumulate_values(
+    total: Any, values: Any, count: int, op: str, out: Any, num_more: int = 1
+) -> None:
+    """Combine the values of some ranks with those of other ranks.
 
     Args:
         total: what has been accumulated.
-        values: the values of the next rank.
+        values: the values of one more rank, or what has been accumulated of several.
         count: number of ranks whose values `total` has.
         op: one of OPERATIONS.
         out: array for the result.
+        num_more: number of ranks whose values `values` has.
     """
     if _has_running_mean(total.dtype, op):
-        share = np.float32(1 / (count + 1))
-        mean = total.astype(np.float32) * np.float32(count / (count + 1))
+        share = np.float32(num_more / (count + num_more))
+        mean = total.astype(np.float32) * np.float32(count / (count + num_more))
         mean += values.astype(np.float32) * share
         out[...] = mean.astype(out.dtype)
     else:
         _UFUNCS[op](total, values, out=out)
 
 
-def _finish(total: Any, size: int, op: str) -> None:
+def finish(total: Any, size: int, op: str) -> None:
     """Turn the accumulated values of all ranks into the result, in place.
 
     Args:
@@ -139,8 +142,8 @@ def reducing_blocks(
         if number < len(to_add):
             block, count = to_add[number]
             total = result[block]
-            _accumulate(received.view(flat.dtype), flat[block], count, op, total)
+            accumulate_values(received.view(flat.dtype), flat[block], count, op, total)
             if number >= first_complete:
-                _finish(total, size, op)
+                finish(total, size, op)
 
     return sends, receives, len(blocks[0]), arrived

@@ -7,15 +7,13 @@ ranks have the same bits.
 """
 
 import json
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from sparkdl.distribute.aligned_memory import aligned_copy, aligned_empty
-from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
-from sparkdl.distribute.links import Links
+from sparkdl.distribute.call_header import OPERATIONS, pack_header
 from sparkdl.distribute.operands import (
     all_blocks,
     as_array,
@@ -29,51 +27,13 @@ from sparkdl.distribute.reductions import (
     reducing_blocks,
     whole_mean,
 )
+from sparkdl.distribute.ring_calls import RingCalls
 from sparkdl.distribute.rows import check_row_bytes, check_splits, row_bytes, row_slices, split_rows
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
-from sparkdl.distribute.votes import Ballot
-
-# Shorter arrays are gathered as a whole, which takes half as many steps.
-SHORT_BYTES = 1 << 15
 
 
-class Ring:
-    """This rank's membership in a ring of ranks that train together.
-
-    All ranks call the same methods in the same order. Threads of a rank take turns, and their
-    turns must have the same order on all ranks.
-
-    Args:
-        ranks: all ranks, in ring order.
-        rank: this rank.
-        links: connections to the neighbours; None in a ring of one rank.
-        nodes: host names, by rank.
-
-    Attributes:
-        rank: this rank.
-        size: number of ranks.
-        nodes: host names, by rank.
-        is_alone: True if no other rank is present, and none can join.
-        broken: the exception that has broken the ring; None in a working ring.
-    """
-
-    def __init__(
-        self,
-        ranks: Sequence[int] = (0,),
-        rank: int = 0,
-        links: Links | None = None,
-        nodes: Sequence[str] = ("",),
-    ) -> None:
-        self.rank = rank
-        self.size = len(ranks)
-        self.nodes = list(nodes)
-        self.is_alone = self.size == 1
-        self.broken: Exception | None = None
-        self._ranks = list(ranks)
-        self._position = self._ranks.index(rank)
-        self._links = links
-        self._num_calls = 0
-        self._lock = threading.RLock()  # Held by a call through all its trips around the ring.
+class Ring(RingCalls):
+    """This rank's membership in a ring of ranks that train together, see `RingCalls`."""
 
     def allreduce(self, array: Any, op: str = "mean", out: Any = None) -> Any:
         """Return the mean, sum, minimum, maximum or product over all ranks, element by element.
@@ -88,11 +48,14 @@ class Ring:
         out = aligned_empty(array.shape, array.dtype) if out is None else out
         if self.size == 1:
             out[...] = array
-        elif array.nbytes <= SHORT_BYTES:
-            self._reduce_short(array, out, op)
-        else:
-            parts = row_slices(array.size, self.size)
-            self._reduce("allreduce", array, out, parts, op)
+            return out
+        with self._lock:
+            if array.nbytes <= self._short_bytes:
+                messages = self._gather_short("allreduce", OPERATIONS.index(op), array)
+                self._reduce_messages(messages, out, op)
+            else:
+                parts = row_slices(array.size, self.size)
+                self._reduce("allreduce", array, out, parts, op)
         return out
 
     def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
@@ -211,8 +174,9 @@ class Ring:
         Args:
             record: a few bytes, as many on all ranks.
         """
-        messages = self._gather_short("allgather", 0, np.frombuffer(record, np.uint8))
-        records = [bytes(message) for message in self._in_ring_order(messages)]
+        with self._lock:
+            messages = self._gather_short("allgather", 0, np.frombuffer(record, np.uint8))
+            records = [bytes(message) for message in messages]
         return [records[self._ranks.index(rank)] for rank in range(self.size)]
 
     def allgather_object(self, value: Any) -> list[Any]:
@@ -225,8 +189,8 @@ class Ring:
 
         Args:
             vote: a number from 0 to 255.
-            array: array of at most SHORT_BYTES, see `allreduce`. It is reduced if all votes are
-                equal; all ranks must give one then.
+            array: see `allreduce`. It is reduced if all votes are equal; all ranks must give one
+                then.
             op: see `allreduce`.
             out: contiguous array for the result.
         """
@@ -236,72 +200,32 @@ class Ring:
             return vote
         values = np.empty(0, np.uint8) if array is None else check_operand(array, op)
         with self._lock:
-            operation = OPERATIONS.index(op)
-            header = pack_header(self._num_calls, "vote", operation, values)
-            ballot = Ballot(header, vote, values.tobytes(), self.size)
-            self._through(ballot.sends, ballot.receives, 1, ballot.arrived)
-        if array is not None and all(ballot.arrays) and set(ballot.votes) == {vote}:
-            self._reduce_messages(ballot.arrays, out, op)
-        return min(ballot.votes)
+            is_short = values.nbytes <= self._short_bytes
+            data = values.tobytes() if is_short else b""
+            votes, arrays = self._vote(vote, OPERATIONS.index(op), values, data)
+            if set(votes) == {vote} and all(arrays):
+                self._reduce_messages(arrays, out, op)
+            elif set(votes) == {vote} and not is_short:
+                self.allreduce(values, op, out)
+        return min(votes)
 
     def barrier(self) -> None:
         """Block until all ranks have called `barrier`."""
         self.allreduce(np.zeros(1, np.uint8), "sum")
 
-    def close(self) -> None:
-        """Leave the ring; the neighbours notice at once."""
-        if self._links:
-            self._links.close()
-
-    def change_links(self, change: Callable[[Links], Links]) -> None:
-        """Replace the links, between two collectives.
-
-        Args:
-            change: returns new links for those of this ring, over the same connections.
-        """
-        with self._lock:
-            if self._links:
-                self._links = change(self._links)
-
     def _from_here(self) -> list[int]:
         """Return all ranks in ring order, beginning with this rank."""
         return self._ranks[self._position :] + self._ranks[: self._position]
 
-    def _reduce_short(self, array: Any, out: Any, op: str) -> None:
-        """Gather the arrays of all ranks and reduce them on this rank, in ring order."""
-        messages = self._gather_short("allreduce", OPERATIONS.index(op), array)
-        self._reduce_messages(messages, out, op)
-
     def _reduce_messages(self, messages: Sequence[Any], out: Any, op: str) -> None:
-        """Reduce arrays of all ranks in ring order.
+        """Reduce arrays of all ranks.
 
         Args:
-            messages: their bytes, by the number of steps from their rank to this one.
+            messages: their bytes, in ring order.
             out, op: see `allreduce`.
         """
-        arrays = [np.frombuffer(message, out.dtype) for message in self._in_ring_order(messages)]
+        arrays = [np.frombuffer(message, out.dtype) for message in messages]
         reduce_arrays(arrays, out.reshape(-1), op)
-
-    def _gather_short(self, call: str, detail: int, array: Any) -> list[memoryview]:
-        """Return the bytes of the arrays of all ranks, by the number of steps from their rank.
-
-        Args:
-            call, detail, array: see `pack_header`.
-        """
-        with self._lock:
-            header = pack_header(self._num_calls, call, detail, array)
-            messages = [bytearray(header + array.tobytes())]
-            messages += [bytearray(len(messages[0])) for _ in range(self.size - 1)]
-
-            def arrived(number: int, message: Any) -> None:
-                check_header(header, message[: len(header)])
-
-            self._through(messages[:-1], messages[1:], 1, arrived)
-        return [memoryview(message)[len(header) :] for message in messages]
-
-    def _in_ring_order(self, messages: Sequence[Any]) -> list[Any]:
-        # The message of step s comes from the rank s positions before this one.
-        return [messages[(self._position - position) % self.size] for position in range(self.size)]
 
     def _reduce(self, call: str, array: Any, out: Any, parts: Sequence[slice], op: str) -> None:
         """Reduce each part on one rank, into `out`; `allreduce` then sends it to all ranks.
@@ -315,8 +239,16 @@ class Ring:
         """
         operation = OPERATIONS.index(op)
         num_gathering = self.size - 1 if call == "allreduce" else 0
+        strides = None
+        if call == "allreduce" and array.nbytes <= self._longest_in_rounds:
+            strides = self._opened_strides(call, operation, array, is_urgent=True)
 
         def reduce(flat: Any, result: Any, op: str) -> Any:
+            if strides:
+                header = pack_header(self._num_calls, call, operation, array)
+                with self._called(header):
+                    strides.allreduce(header, flat, result, op)
+                return result
             schedule = [parts[(self._position - s) % self.size] for s in range(self.size)]
             blocks = reducing_blocks(flat, result, schedule, num_gathering, op)
             self._exchange(call, operation, array, *blocks)
@@ -331,59 +263,3 @@ class Ring:
                 for values in quotients_and_remainders(array.reshape(-1), self.size)
             )
         out.reshape(-1)[...] = whole_mean(quotients, remainders, self.size)
-
-    def _exchange(
-        self,
-        call: str,
-        detail: int,
-        array: Any,
-        sends: Sequence[Any],
-        receives: Sequence[Any],
-        num_ready: int,
-        arrived: Callable[[int, Any], None] = lambda number, block: None,
-    ) -> None:
-        """Exchange blocks behind headers, by which ranks notice that their calls differ.
-
-        Args:
-            call: one of CALLS.
-            detail: index in OPERATIONS, or root.
-            array: array whose dtype and shape the header describes.
-            sends, receives, num_ready, arrived: see `Links.exchange`.
-        """
-        with self._lock:  # The calls of all threads are numbered in the order of their turns.
-            own_header = pack_header(self._num_calls, call, detail, array)
-            received_header = bytearray(len(own_header))
-
-            def arrived_behind_header(number: int, block: Any) -> None:
-                if number:
-                    arrived(number - 1, block)
-                else:
-                    check_header(own_header, received_header)
-
-            self._through(
-                [own_header, *sends],
-                [received_header, *receives],
-                1 + num_ready,
-                arrived_behind_header,
-                lag=1,
-            )
-
-    def _through(
-        self,
-        sends: Sequence[Any],
-        receives: Sequence[Any],
-        num_ready: int,
-        arrived: Callable[[int, Any], None],
-        lag: int = 0,
-    ) -> None:
-        """Call `Links.exchange` with the lock held; after a failure all further calls fail."""
-        if self._links is None:
-            return
-        if self.broken:
-            raise self.broken
-        try:
-            self._links.exchange(sends, receives, num_ready, arrived, lag)
-        except Exception as exc:
-            self.broken = exc
-            raise
-        self._num_calls += 1

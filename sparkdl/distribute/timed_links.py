@@ -46,6 +46,11 @@ class TimedLinks(Links):
         self.recorder = recorder
         self._pieces: list[tuple[str, int, int]] = []
 
+    def like(self, predecessor: Link, successor: Link, heartbeat: Heartbeat) -> Links:
+        """Return links over other connections that are otherwise like these."""
+        more = {"predecessor": predecessor, "successor": successor, "heartbeat": heartbeat}
+        return TimedLinks(**{**self.arguments, **more}, recorder=self.recorder)
+
     def exchange(
         self,
         sends: Sequence[Any],

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +100,8 @@ class Recorder:
     The timeline has two tracks. The first shows the steps, each from the first reduction of its
     gradients to that of the next step. The second shows the ring: a bar for each collective, with
     `wait`, `send`, `receive` and `add` inside, and `compute` for the time between two collectives.
-    Only steps, and collectives within a step, whose number satisfies `is_written` are written, so
-    that the file stays small.
+    A collective in rounds has a bar for each round. Only steps, and collectives within a step,
+    whose number satisfies `is_written` are written, so that the file stays small.
 
     Args:
         path: the file; an existing file is continued.
@@ -125,7 +126,9 @@ class Recorder:
         self._step_spent_ns = dict.fromkeys(_KINDS, 0)
         self._num_collectives = 0
         self._last_end_ns = 0
-        self._predecessor = rank
+        self._last_number = -1
+        # How long the ranks that this rank receives from were late in this step.
+        self._late_ns = Counter[int]()
         self._flushed_s = time.perf_counter()
         self._add_metadata("process_name", 0, {"name": name})
         self._add_metadata("process_sort_index", 0, {"sort_index": rank})
@@ -141,7 +144,9 @@ class Recorder:
             if self._step >= 0 and is_written(self._step):
                 details = {
                     "step": self._step,
-                    "waits_for": self._predecessor,
+                    "waits_for": max(
+                        self._late_ns, key=self._late_ns.__getitem__, default=self._rank
+                    ),
                     **_milliseconds(self._step_spent_ns),
                 }
                 self._add_bar(STEP, STEP, self._step_begin_ns, now_ns, details)
@@ -149,18 +154,24 @@ class Recorder:
             self._step_begin_ns = now_ns
             self._step_spent_ns = dict.fromkeys(_KINDS, 0)
             self._num_collectives = 0
+            self._late_ns = Counter()
+            self._last_number = -1
 
     def collective(self, collective: Collective) -> None:
         """Record a collective that has ended, with or without a failure."""
         with self._lock:
             spent_ns = collective.spent_ns()
+            number = HEADER.unpack_from(collective.header)[0]
+            if number == self._last_number:  # A later round: the ranks have arrived before.
+                spent_ns["late"] = 0
+            self._last_number = number
             for kind, ns in spent_ns.items():
                 self._step_spent_ns[kind] += ns
             if is_written(max(0, self._step)) and is_written(self._num_collectives):
                 self._draw(collective, spent_ns)
             self._num_collectives += 1
             self._last_end_ns = collective.end_ns
-            self._predecessor = collective.predecessor
+            self._late_ns[collective.predecessor] += spent_ns["late"]
         if time.perf_counter() - self._flushed_s > FLUSH_S:
             self.flush()
 

@@ -16,6 +16,7 @@ class Ballot:
         vote: the vote of this rank, from 0 to 255.
         data: the bytes of the array of this rank.
         size: number of ranks.
+        limit: number of bytes of the longest array that travels with a vote.
 
     Attributes:
         sends, receives: see `Links.exchange`. The lists grow with what arrives.
@@ -23,9 +24,10 @@ class Ballot:
         arrays: the bytes of the arrays, likewise.
     """
 
-    def __init__(self, header: bytes, vote: int, data: bytes, size: int) -> None:
+    def __init__(self, header: bytes, vote: int, data: bytes, size: int, limit: int) -> None:
         self._header = header
         self._size = size
+        self._limit = limit
         self.votes = [vote]
         self.arrays: list[Any] = [data]
         self.sends: list[Any] = [header + bytes([vote]) + data]
@@ -44,7 +46,7 @@ class Ballot:
         else:
             nbytes = check_vote(self._header, part[:-1], is_same=part[-1] == self.votes[0])
             self.votes.append(part[-1])
-            if nbytes:
+            if 0 < nbytes <= self._limit:
                 self.receives.append(bytearray(nbytes))
             else:
                 self.arrays.append(b"")

@@ -92,6 +92,31 @@ def test_a_rank_that_comes_late_is_given_what_the_others_have(gang: Gang) -> Non
     assert (results[0][4], results[1][4]) == (True, False)
 
 
+def test_a_gang_in_rounds_loses_a_rank_and_gets_it_back(gang: Gang) -> None:
+    """The further connections are opened anew for each number of ranks."""
+    for rank in range(5):
+        gang.start(rank, 5, "comes_late_in_rounds")
+    assert [gang.hear(rank)["generation"] for rank in range(5)] == [-1] * 5
+    gang.invite([0, 1, 2, 3, 4], is_calm=True)
+    assert seen(gang.folder / "step-2")
+    gang.kill(2)
+    left = [0, 1, 3, 4]
+    lost = {"generation": 0, "is_calm": False, "has_state": True}
+    assert [gang.hear(rank) for rank in left] == [lost] * 4
+    gang.invite(left, is_calm=False)
+    gang.start(2, 5, "comes_late_in_rounds", is_late=True)
+    assert gang.hear(2)["has_state"] is False
+    gang.tell("waiting")
+    assert [gang.hear(rank)["generation"] for rank in left] == [1] * 4
+    gang.invite([0, 1, 2, 3, 4], is_calm=True)
+    assert seen(gang.folder / "late-2")
+    (gang.folder / "stop").touch()
+    results = gang.results()
+    number = results[0][0]
+    assert [results[rank][:3] for rank in range(5)] == [[number, [number] * 3, 5]] * 5
+    assert [results[rank][5] for rank in range(5)] == [True] * 5
+
+
 def test_a_ring_that_does_not_come_about_is_left(gang: Gang) -> None:
     """Rank 1 dies before it has joined: the task of rank 0 knows, and says so."""
     for rank in (0, 1):

@@ -115,12 +115,12 @@ def test_without_a_timeline_nothing_is_timed() -> None:
     assert mark_step_start(function) is function
 
 
-def collective(at: int, number: int = 0) -> Collective:
+def collective(at: int, number: int = 0, predecessor: int = 1) -> Collective:
     """Return a collective of one millisecond, half of it spent waiting."""
     header, ms = HEADER.pack(number, 0, 1, 0, 8, b""), 1_000_000
     return Collective(
         header=header,
-        predecessor=1,
+        predecessor=predecessor,
         begin_ns=at,
         end_ns=at + ms,
         first_arrival_ns=at + ms // 2,
@@ -143,6 +143,18 @@ def test_a_long_training_leaves_a_small_file(tmp_path: Path) -> None:
         recorder.collective(collective(time.perf_counter_ns(), number))
     recorder.flush()
     assert len(events_of(tmp_path / "many.json")) < 3 * (100 + 90 + 90) + 10
+
+
+def test_a_rank_is_late_in_the_first_round_of_a_collective_only(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "worker-0.json", 0, "rank 0")
+    recorder.step()
+    for number, predecessor in ((0, 1), (0, 2), (0, 2), (1, 3), (2, 1)):
+        recorder.collective(collective(time.perf_counter_ns(), number, predecessor))
+    recorder.step()
+    recorder.flush()
+    (bar,) = bars_of(events_of(tmp_path / "worker-0.json"), "steps")
+    found = {name: bar["args"][name] for name in ("late_ms", "wait_ms", "waits_for")}
+    assert found == {"late_ms": 1.5, "wait_ms": 2.5, "waits_for": 1}
 
 
 def test_recorder_continues_the_file_of_a_killed_process(tmp_path: Path) -> None:

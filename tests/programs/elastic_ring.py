@@ -137,3 +137,17 @@ def comes_late(folder: Path) -> Any:
         Path(folder, f"{'late' if refused else 'step'}-{context.rank}").write_text(f"{number}")
         time.sleep(0.01)
     return [number, total.numpy().tolist(), world.size, refused, context.current().is_chief]
+
+
+def comes_late_in_rounds(folder: Path) -> Any:
+    """As `comes_late`, of ranks that have further connections after two collectives."""
+    from sparkdl.distribute import ring_calls
+    from sparkdl.distribute.elastic_ring import ElasticRing
+    from sparkdl.distribute.world import ring
+
+    ring_calls.NUM_CALLS_BEFORE_STRIDES = 2
+    ring_calls.longest_in_rounds = lambda nodes: 1 << 20
+    result = comes_late(folder)
+    world = ring()
+    assert isinstance(world, ElasticRing) and world._ring
+    return [*result, world._ring._strides is not None]

@@ -29,6 +29,26 @@ def one_leaves_one_hangs(folder: Path) -> Any:
     return {"left": True}
 
 
+def one_is_stopped_between_rounds(folder: Path) -> Any:
+    """Rank 1 is stopped; the others wait for it on other connections than those of the ring."""
+    from sparkdl.distribute import ring_calls
+    from sparkdl.distribute.world import ring
+    from sparkdl.errors import PeerLostError
+
+    ring_calls.NUM_CALLS_BEFORE_STRIDES = 1
+    world = ring()
+    for _ in range(3):
+        world.barrier()
+    assert world._strides
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        world.barrier()
+    except PeerLostError as exc:
+        return str(exc)
+    return None
+
+
 def one_leaves_a_child(folder: Path) -> Any:
     """Rank 1 is killed, while a process that it has forked lives on."""
     import numpy as np

@@ -1,0 +1,99 @@
+"""Hosts on one machine whose network has a set delay: namespaces, and a switch that holds packets.
+
+Not every kernel has `netem`; the switch is a process of its own, in Python. It delays, and does not
+limit: use it for short arrays. Needs root and the command `ip`.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import heapq
+import multiprocessing
+import os
+import secrets
+import select
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+CLONE_NEWNET = 0x40000000
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+MTU = 65_000
+
+
+def enter(namespace: str) -> None:
+    """Move this process into a network namespace."""
+    descriptor = os.open(f"/var/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    finally:
+        os.close(descriptor)
+
+
+def address_of(host: int) -> str:
+    """Return the IP address of a host, by its number."""
+    return f"10.178.0.{host + 1}"
+
+
+@contextlib.contextmanager
+def slow_hosts(count: int, delay_s: float) -> Iterator[list[str]]:
+    """Make hosts; yield their namespaces.
+
+    Args:
+        count: number of hosts.
+        delay_s: seconds from a host to another, one way.
+    """
+    name = f"slow{secrets.token_hex(3)}"
+    namespaces = [f"{name}n{host}" for host in range(count)]
+    with contextlib.ExitStack() as stack:
+        for namespace in namespaces:
+            _ip("netns", "add", namespace)
+            stack.callback(_ip, "netns", "del", namespace)
+            _ip("-n", namespace, "link", "set", "lo", "up")
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        switch = multiprocessing.Process(target=_switch, args=(namespaces, delay_s, sender))
+        switch.start()
+        stack.callback(switch.join)
+        stack.callback(switch.kill)
+        receiver.recv()
+        for host, namespace in enumerate(namespaces):
+            _ip("-n", namespace, "addr", "add", f"{address_of(host)}/24", "dev", "e0")
+            _ip("-n", namespace, "link", "set", "e0", "mtu", str(MTU), "up")
+        yield namespaces
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def _switch(
+    namespaces: Sequence[str], delay_s: float, ready: "multiprocessing.connection.Connection"
+) -> None:
+    """Pass the packets of each host on, some time after they have come."""
+    ports = []
+    for namespace in namespaces:
+        enter(namespace)
+        port = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(port, TUNSETIFF, struct.pack("16sH22x", b"e0", IFF_TUN | IFF_NO_PI))
+        ports.append(port)
+    by_address = {socket.inet_aton(address_of(host)): port for host, port in enumerate(ports)}
+    ready.send(True)
+    held: list[tuple[float, int, int, bytes]] = []
+    number = 0
+    while True:
+        wait_s = max(0.0, held[0][0] - time.monotonic()) if held else None
+        for port in select.select(ports, [], [], wait_s)[0]:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    packet = os.read(port, MTU + 100)
+                    target = by_address.get(packet[16:20]) if packet[0] >> 4 == 4 else None
+                    if target is not None:
+                        number += 1
+                        heapq.heappush(held, (time.monotonic() + delay_s, number, target, packet))
+        while held and held[0][0] <= time.monotonic():
+            _, _, target, packet = heapq.heappop(held)
+            with contextlib.suppress(BlockingIOError):  # A full host drops it, as hosts do.
+                os.write(target, packet)
