@@ -408,6 +408,9 @@ HOSTILE = (
 )
 
 
+OWN = "(window.top || window).document.documentElement.dataset.owned"
+
+
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("guarded", [True, False])
@@ -423,6 +426,10 @@ def test_report_runs_no_script_in_the_text_of_a_user(
     run = make_run(root, params, end, metric=HOSTILE, name=HOSTILE, reason=HOSTILE, idle=HOSTILE)
     for trial in run.trials:
         report_steps(trial, [1.0, 2.0], HOSTILE)
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" onload="{OWN}=3"><script>{OWN}=4</script></svg>'
+    storage.write(f"{run.trials[29].path}/work/<img src=x onerror=alert(1)>.svg", svg)
+    storage.write(f"{run.path}/source/function.py", HOSTILE)
+    storage.write(f"{run.path}/data.json", json.dumps({HOSTILE: {"schema": f"{HOSTILE}: int64"}}))
     page = Path(write_report(run)).read_text()
     policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', page)
     assert policy
@@ -442,6 +449,13 @@ def test_nothing_of_a_report_is_cut_at_1400_pixels(root: str) -> None:
     run = make_run(root, params, lambda i: complete(i / 30, loss=1.0) if i % 9 else error)
     for trial in run.trials:
         report_steps(trial, [0.1, 0.2, 0.3])
+        for file in ("0.use.jsonl", "0.use-worker-11.jsonl"):
+            storage.write(f"{trial.path}/attempts/{file}", 3 * (json.dumps(USED) + "\n"))
+    storage.write(f"{run.path}/source/function.py", f"def train():\n    x = '{'long' * 90}'\n")
+    columns = ", ".join(f"a_rather_long_name_of_a_column_{i}: list<float>" for i in range(60))
+    storage.write(f"{run.path}/data.json", json.dumps({"train": {"schema": columns}}))
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="3000" height="900"/>'
+    storage.write(f"{run.trials[29].path}/work/wide.svg", svg)
     with chromium() as browser:
         uri = Path(write_report(run)).as_uri()
         with browser_page(browser, uri, viewport={"width": 1400, "height": 900}) as tab:
@@ -450,8 +464,10 @@ def test_nothing_of_a_report_is_cut_at_1400_pixels(root: str) -> None:
             assert tab.evaluate(CUT_TEXTS) == []
 
 
+USED = {"time": 1.0, "cpu": 1.5, "memory_mb": 99.0, "gpu": 40.0, "gpu_memory_mb": 3e4}
+
 # The parts of a page that are wider than their place, and the texts beyond the edge of a figure.
-SCROLLING = """() => [...document.querySelectorAll("main, section, .wide, .figure")]
+SCROLLING = """() => [...document.querySelectorAll("main, section, .wide, .figure, pre")]
   .filter((each) => each.scrollWidth > each.clientWidth + 1)
   .map((each) => each.closest("section")?.querySelector("h2")?.textContent)"""
 CUT_TEXTS = """() => [...document.querySelectorAll("svg.main-svg")].flatMap((figure) => {
