@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from sparkdl.files import resources, storage
-from sparkdl.files.jsonl import from_json
+from sparkdl.files.jsonl import from_json, read_lines
 from sparkdl.files.layout import RunPaths
 from sparkdl.runs.differences import (
     Difference,
@@ -202,6 +202,7 @@ def _data(before: str, now: str) -> Iterator[Difference]:
     if any(prints.values()):
         sides = [from_json(prints[url]) if url in prints else {} for url in urls]
         yield from compare_fingerprints(*sides)
+    yield from _files_read(before, now)
     old, new = (resources.read_manifest(path) for path in (before, now))
     for name in dict.fromkeys([*old, *new]):
         words = ["absent" if name not in side else "present" for side in (old, new)]
@@ -210,6 +211,26 @@ def _data(before: str, now: str) -> Iterator[Difference]:
                 continue
             words = ["other content", "this content"]
         yield Difference(subject=f"resource {name}", before=words[0], now=words[1])
+
+
+def _files_read(before: str, now: str) -> Iterator[Difference]:
+    """Yield the paths of which the first trials have read other files, or another version."""
+    sides = []
+    for path in (before, now):
+        records = read_lines(RunPaths(path).trial(0).files)
+        sides.append({", ".join(map(str, each.get("paths", ()))): each for each in records})
+    for name in [name for name in sides[1] if name in sides[0]]:
+        old, new = (side[name] for side in sides)
+        kept = ("names", "marks", "version")
+        if any(key in old and old[key] != new.get(key) for key in kept):
+            texts = [_files_in_words(each) for each in (old, new)]
+            other = ", others or later ones" if texts[0] == texts[1] else ""
+            yield Difference(subject=f"files of {name}", before=texts[0], now=texts[1] + other)
+
+
+def _files_in_words(record: Mapping[str, Any]) -> str:
+    version = f"version {record['version']}: " if "version" in record else ""
+    return f"{version}{record.get('num_files')} files, {record.get('num_bytes')} bytes"
 
 
 def _environment(

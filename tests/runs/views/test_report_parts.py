@@ -176,6 +176,12 @@ def test_changes_are_those_since_the_run_before_of_the_same_name(root: str) -> N
     now = ended(root, "nightly-20261104-120000-00ab", params=[{"lr": 0.1}, {"lr": 0.9}]).run
     started(now, "2026-11-04T12:00:00+0000", git_commit="def")
     keep(now, {"source/function.py": "# 1\n" + NOW, "environment.txt": "numpy==2\nnew-one==3\n"})
+    read = {"paths": ["/x"], "num_files": 3, "num_bytes": 99, "names": "ab", "marks": "cd"}
+    table = {**read, "paths": ["/t"]}
+    for path, mark, version in (("nightly-20261103-120000-00ab", "cd", 4), (now.id, "ef", 5)):
+        records = {**read, "marks": mark}, {**table, "version": version}, {**read, "paths": ["/y"]}
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        storage.write(f"{root}/{path}/trials/0/files.jsonl", text)
     page = shown(now)
     lines = page.texts["What has changed"].splitlines()
     assert "since run nightly-20261103-120000-00ab" in lines[1]
@@ -186,6 +192,9 @@ def test_changes_are_those_since_the_run_before_of_the_same_name(root: str) -> N
 
     assert after("code function.py") == ["1 line", "1 other line"]
     assert after("parameter lr") == ["0.1, 0.2", "0.1, 0.9"]
+    assert after("files of /x") == ["3 files, 99 bytes", "3 files, 99 bytes, others or later ones"]
+    assert after("files of /t") == ["version 4: 3 files, 99 bytes", "version 5: 3 files, 99 bytes"]
+    assert "files of /y" not in lines
     assert after("package numpy (driver)") == ["1", "2"]
     assert after("package new-one (driver)") == ["absent", "3"]
     assert after("git commit") == ["abc", "def"]
