@@ -316,7 +316,7 @@ def this_reporter() -> Reporter:
         return _latest.reporter  # A trial may report 40,000 times.
     name = metrics_of(me.role, me.index, me.is_chief)  # Each file has one writer.
     folder = Path(me.folder) if me.folder else None
-    asks = (tuple(me.rungs), tuple(me.reported), me.metric)
+    asks = (tuple(me.rungs), tuple(me.reported), (me.metric, *me.other_metrics))
     values = (folder, name, me.world_size == 1, me.attempt, me.prints)
     if _latest.reporter is None or _latest.key != (*values, asks, pid):
         _latest.reporter = Reporter(*values, Rungs(*asks) if asks[0] else None)

@@ -350,6 +350,7 @@ class TrialTask:
             "task_cwd": os.getcwd(),
             "keep_checkpoints": self.trial.keep_checkpoints,
             "metric": self.trial.metrics[0],
+            "other_metrics": self.trial.metrics[1:],
             "direction": self.trial.direction,
             "rungs": self.trial.rungs,
             "reported": self.trial.reported,

@@ -201,11 +201,17 @@ class ReportsReceived(Event):
             which the study received them.
         numbers: the number of each report in its trial, from 0, for a pruner that counts reports;
             None for a pruner that counts steps.
+        others: the values of the other metrics in each report, for a search with several metrics,
+            of which `reports` has the first.
+        stops: the number of each trial that is stopped at one of these reports, and why, for a
+            search with several metrics.
     """
 
     kind = EventKind.REPORTS
     reports: Sequence[tuple[int, int, float]]
     numbers: Sequence[int] | None = None
+    others: Sequence[Sequence[float]] | None = None
+    stops: Sequence[tuple[int, str]] | None = None
 
     @classmethod
     def _from_json_values(cls, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -176,11 +176,11 @@ class Trial:
         """
         import pandas as pd
 
-        frame = pd.DataFrame([{"step": row["step"], **row["metrics"]} for row in self._reports()])
+        frame = pd.DataFrame([{"step": step, **metrics} for step, metrics in self.reports()])
         return frame.groupby("step").last() if len(frame) else frame
 
-    def _reports(self) -> list[dict[str, Any]]:
-        """Return the reports of all attempts, each up to the step from which the next continued."""
+    def reports(self) -> list[tuple[int, dict[str, float]]]:
+        """Return all steps and reports, each attempt up to the step from which the next went on."""
         # Imported late: the table of the runs needs no reports.
         from sparkdl.runs.attempts import merge_attempts
 
@@ -190,7 +190,7 @@ class Trial:
         )
         folders = [paths.superseded(number) for number in superseded]
         attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
-        return merge_attempts(attempts)
+        return [(row["step"], row["metrics"]) for row in merge_attempts(attempts)]
 
     def reported_values(self) -> list[float]:
         """Return the values of the metric that the trial has reported, by step."""
@@ -198,7 +198,7 @@ class Trial:
 
     def reported_steps(self) -> list[tuple[int, float]]:
         """Return the steps at which the trial has reported the metric, and the values."""
-        values = [(row["step"], self._metric_in(row["metrics"])) for row in self._reports()]
+        values = [(step, self._metric_in(metrics)) for step, metrics in self.reports()]
         return [(step, value) for step, value in values if value is not None]
 
     def _metric_in(self, metrics: Mapping[str, float]) -> float | None:

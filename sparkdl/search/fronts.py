@@ -19,6 +19,11 @@ Point = tuple[float, ...]
 MARGIN = 0.1
 
 
+def is_finite(point: Point) -> bool:
+    """Return True if all coordinates are finite numbers; other points have no place in an order."""
+    return all(map(math.isfinite, point))
+
+
 def fronts(points: Mapping[int, Point]) -> list[list[int]]:
     """Return the keys of the points by front, the best front first; keys ascend within a front.
 

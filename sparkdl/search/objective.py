@@ -6,7 +6,7 @@ trip takes some hundredths of a second on a shared disk, and some seconds on an 
 
 import datetime
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import (
@@ -102,9 +102,15 @@ class RemoteTrial(BaseTrial):
         """Return one of `choices`, which are None, booleans, numbers or strings."""
         return self._suggest(name, CategoricalDistribution(choices))
 
-    def report(self, value: float, step: int) -> None:
-        """Report the value of the metric at a step; only the first value of each step is used."""
-        context.this_reporter().write({"value": float(value)}, step)
+    def report(self, value: float | Mapping[str, float], step: int) -> None:
+        """Report the value of the metric at a step; only the first value of each step is used.
+
+        Args:
+            value: the value; a dict with several metrics, from name to value.
+            step: the step.
+        """
+        values = value if isinstance(value, Mapping) else {"value": value}
+        context.this_reporter().write({name: float(one) for name, one in values.items()}, step)
 
     def should_prune(self) -> bool:
         """Return True if the pruner stops the trial, given all values reported so far."""

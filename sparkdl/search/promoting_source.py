@@ -15,7 +15,8 @@ from sparkdl.search.pruners import NamedPruner, ReportNumbers
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.study import Study
 from sparkdl.search.study_source import StudySource
-from sparkdl.search.trial_records import numbers_of, read_records
+from sparkdl.search.trial_records import numbers_of, read_records, reports_event
+from sparkdl.search.whole_reports import Values
 
 
 class PromotingSource(StudySource):
@@ -36,12 +37,13 @@ class PromotingSource(StudySource):
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__(opened, search, study, notify)
-        self._rule = promotion_of(NamedPruner.of(search.pruner), opened.run.direction)
+        directions = opened.run.directions.values()
+        self._rule = promotion_of(NamedPruner.of(search.pruner), *directions)
         # The number of the reports of each trial, and the step of the last one.
         self._counts = ReportNumbers()
         self._last_reports: dict[int, tuple[int, int]] = {}
-        # The reports at rungs about which nothing is decided yet: number, step and value.
-        self._undecided: dict[int, list[tuple[int, int, float]]] = {}
+        # The reports at rungs about which nothing is decided yet: number, step and values.
+        self._undecided: dict[int, list[tuple[int, int, tuple[float, ...]]]] = {}
         self._pausing: list[Trial] = []
         self._has_checkpoints = False
         self.answers_requests = True
@@ -60,7 +62,7 @@ class PromotingSource(StudySource):
                 for (number, _, _), report in zip(event.reports, numbers_of(event), strict=True):
                     reports = records[number].reports
                     if report in reports and report + 1 in self._rule.rungs(number)[:1]:
-                        self._reach(trials[number], report + 1, reports[report])
+                        self._reach(trials[number], report + 1, *reports[report])
         if all(trial.state.is_final for trial in trials):
             self._rule.close()  # More trials do not compete with those of a search that has ended.
         changed = []
@@ -78,7 +80,8 @@ class PromotingSource(StudySource):
     def _has_stayed(self, trial: Trial) -> bool:
         """Count the reports of an unfinished trial; return True if it is at a rung."""
         self._rule.promote(trial.number)
-        self._count([(trial, *report) for report in trial.reported_steps()])
+        reports = [(trial, *report) for report in trial.reports()]
+        self._count(self._reported_values(reports))
         self._decide(trial)
         if trial.failure is not None:  # It runs again, wherever it has failed.
             self._rule.promote(trial.number)
@@ -142,8 +145,8 @@ class PromotingSource(StudySource):
         pausing, self._pausing = self._pausing, []
         return pausing
 
-    def _count(self, values: Sequence[tuple[Trial, int, float]]) -> None:
-        for trial, step, value in values:
+    def _count(self, reports: Sequence[Values]) -> None:
+        for trial, step, values in reports:
             self._notes.on_report_to_pruner(trial, step)
             # As in `Rungs`, steps count from 0.
             number = self._counts.next(trial.configuration, step) if step >= 0 else None
@@ -151,7 +154,7 @@ class PromotingSource(StudySource):
                 continue
             self._last_reports[trial.number] = number + 1, step
             if number + 1 in self._rule.rungs(trial.number):
-                self._undecided.setdefault(trial.number, []).append((number + 1, step, value))
+                self._undecided.setdefault(trial.number, []).append((number + 1, step, values))
 
     def answer(self, trial: Trial, request: Mapping[str, Any]) -> Any:
         """Return True if a trial that has reached a rung goes on."""
@@ -163,15 +166,20 @@ class PromotingSource(StudySource):
 
     def _decide(self, trial: Trial) -> None:
         """Decide whether a trial goes on from the rungs that it has reached since the last time."""
-        for rung, step, value in self._undecided.pop(trial.number, ()):
-            report = (trial.number, step, value)
-            self._opened.journal.write([ReportsReceived(reports=[report], numbers=[rung - 1])])
-            self._study.report(trial.configuration, rung - 1, value)
-            self._reach(trial, rung, value)
+        for rung, step, values in self._undecided.pop(trial.number, ()):
+            event = reports_event([(trial, step, rung - 1, values)], is_counted=True)
+            self._opened.journal.write([event])
+            self._study.report(trial.configuration, rung - 1, *values)
+            self._reach(trial, rung, *values)
 
-    def _reach(self, trial: Trial, rung: int, value: float) -> None:
-        self._rule.reach(trial.number, value)
-        self._study.reach(self._params.get(trial.number, trial.params), rung, value)
+    def _reach(self, trial: Trial, rung: int, *values: float) -> None:
+        self._rule.reach(trial.number, *values)
+        self._study.reach(self._params.get(trial.number, trial.params), rung, *values)
+
+    def why_stopped(self, trial: Trial) -> str | None:
+        """Return why a paused trial with several metrics did not go on, for its note."""
+        has_paused = trial.state == TrialState.PAUSED
+        return self._rule.why(trial.number) if has_paused and len(self._metrics) > 1 else None
 
     def _note_missing_checkpoint(self, trial: Trial) -> None:
         if self._has_checkpoints:

@@ -1,17 +1,19 @@
 """Runs on the driver (pure). Decide which paused trials go on, and with which number of reports.
 
+With several metrics, the best trials are those of the first fronts, see `Rung`.
+
 `Asha` is the rule of Li et al., "A System for Massively Parallel Hyperparameter Tuning" (2018),
 arXiv:1810.05934, and `Hyperband` that of Li et al., "Hyperband: A Novel Bandit-Based Approach to
 Hyperparameter Optimization" (2017), arXiv:1603.06560.
 """
 
-import bisect
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sparkdl.search.fronts import Point
 from sparkdl.search.pruners import NamedPruner
+from sparkdl.search.rungs import Rung, losses_of
 
 # A trial never reports so often; the rungs of a trial without a known end are below.
 MOST_REPORTS = 2**31
@@ -23,17 +25,15 @@ class Climber:
 
     Attributes:
         bracket: the bracket of the trial.
-        values: the value at each rung that the trial has reached; larger values are better.
+        points: the losses at each rung that the trial has reached; smaller ones are better.
         is_paused: the trial waits at its last rung.
         is_out: the trial has ended.
-        has_failed: it has ended without a result, and leaves its places to others.
     """
 
     bracket: "Bracket"
-    values: list[float] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
     is_paused: bool = False
     is_out: bool = False
-    has_failed: bool = False
 
 
 class Bracket:
@@ -48,19 +48,18 @@ class Bracket:
         self.rungs = tuple(rungs)
         self.size = size
         self.members: list[int] = []
-        # Of each rung the trials that have reached it, as (-value, number), best first.
-        self.ranked: list[list[tuple[float, int]]] = [[] for _ in self.rungs]
+        self.reached = [Rung() for _ in self.rungs]
 
 
 class Promotion:
     """The base of the rules: the trials, and the rungs that they have reached.
 
     Args:
-        direction: `max` or `min`.
+        *directions: `max` or `min`, for each metric.
     """
 
-    def __init__(self, direction: str) -> None:
-        self._sign = 1.0 if direction == "max" else -1.0
+    def __init__(self, *directions: str) -> None:
+        self._directions = directions
         self._climbers: dict[int, Climber] = {}
 
     def add(self, number: int) -> None:
@@ -72,24 +71,24 @@ class Promotion:
     def rungs(self, number: int) -> tuple[int, ...]:
         """Return the numbers of reports after which a trial pauses, without those it has passed."""
         climber = self._climbers[number]
-        return climber.bracket.rungs[len(climber.values) :]
+        return climber.bracket.rungs[len(climber.points) :]
 
     def last_rung(self, number: int) -> int | None:
         """Return the number of reports of the last rung that a trial has reached, if any."""
         climber = self._climbers[number]
-        return climber.bracket.rungs[len(climber.values) - 1] if climber.values else None
+        return climber.bracket.rungs[len(climber.points) - 1] if climber.points else None
 
-    def reach(self, number: int, value: float) -> bool:
+    def reach(self, number: int, *values: float) -> bool:
         """Let a trial reach its next rung; return True if it goes on at once.
 
         Args:
             number: the number of the trial.
-            value: the value that it has reported there.
+            *values: the values that it has reported there, one of each metric.
         """
         climber = self._climbers[number]
-        level = len(climber.values)
-        climber.values.append(self._sign * value if math.isfinite(value) else -math.inf)
-        bisect.insort(climber.bracket.ranked[level], (-climber.values[level], number))
+        level = len(climber.points)
+        climber.points.append(losses_of(values, self._directions))
+        climber.bracket.reached[level].add(number, climber.points[level])
         climber.is_paused = True
         if number in self._promotable_from(climber.bracket, level):
             climber.is_paused = False
@@ -107,6 +106,18 @@ class Promotion:
         """Let a paused trial go on."""
         self._climbers[number].is_paused = False
 
+    def why(self, number: int) -> str | None:
+        """Return why a trial that has paused does not go on; None for one that never paused."""
+        climber = self._climbers[number]
+        level = len(climber.points) - 1
+        if level < 0:
+            return None
+        chosen = self._promotable_from(climber.bracket, level)
+        why = climber.bracket.reached[level].standing(number, len(chosen))
+        if number in chosen:
+            why = "the search ended before it could go on"
+        return f"paused at report {climber.bracket.rungs[level]}: {why}"
+
     def end(self, number: int, has_failed: bool = False) -> None:
         """Take note that a trial has ended, so that it never goes on.
 
@@ -117,7 +128,9 @@ class Promotion:
         climber = self._climbers[number]
         climber.is_paused = False
         climber.is_out = True
-        climber.has_failed = has_failed
+        if has_failed:
+            for rung in climber.bracket.reached[: len(climber.points)]:
+                rung.fail(number)
 
     def close(self) -> None:
         """Take note that no trial is added any more."""
@@ -137,21 +150,12 @@ class Promotion:
         """Return the trials that may go on from a rung, best first."""
         raise NotImplementedError
 
-    def _best(self, bracket: Bracket, level: int, count: int) -> list[int]:
-        """Return the best trials of a rung, without the failed and those without a number."""
-        best = (
-            number
-            for negated, number in bracket.ranked[level]
-            if negated < math.inf and not self._climbers[number].has_failed
-        )
-        return list(itertools.islice(best, count))
-
     def _waiting_trials(self, bracket: Bracket, level: int) -> list[int]:
         """Return the paused trials among those that may go on from a rung, best first."""
         return [
             number
             for number in self._promotable_from(bracket, level)
-            if self._climbers[number].is_paused and len(self._climbers[number].values) == level + 1
+            if self._climbers[number].is_paused and len(self._climbers[number].points) == level + 1
         ]
 
 
@@ -160,7 +164,7 @@ class Asha(Promotion):
 
     Args:
         pruner: the arguments.
-        direction: `max` or `min`.
+        *directions: `max` or `min`, for each metric.
 
     Example:
         >>> asha = Asha(NamedPruner.of({"asha": {"promote": True, "reduction": 2}}), "max")
@@ -172,8 +176,8 @@ class Asha(Promotion):
         (False, [])
     """
 
-    def __init__(self, pruner: NamedPruner, direction: str) -> None:
-        super().__init__(direction)
+    def __init__(self, pruner: NamedPruner, *directions: str) -> None:
+        super().__init__(*directions)
         self._reduction = pruner.arguments["reduction"] or 2
         most = pruner.arguments["max_reports"] or MOST_REPORTS
         rungs = [pruner.arguments["grace"] or 1]
@@ -191,8 +195,8 @@ class Asha(Promotion):
         self._is_closed = True
 
     def _promotable_from(self, bracket: Bracket, level: int) -> list[int]:
-        count = len(bracket.ranked[level]) // self._reduction
-        return self._best(bracket, level, max(count, int(self._is_closed)))
+        count = len(bracket.reached[level]) // self._reduction
+        return bracket.reached[level].best(max(count, int(self._is_closed)))
 
     def promotable(self) -> list[int]:
         """Return the paused trials that may go on now, those of the highest rungs first."""
@@ -208,7 +212,7 @@ class Hyperband(Promotion):
 
     Args:
         pruner: the arguments.
-        direction: `max` or `min`.
+        *directions: `max` or `min`, for each metric.
 
     Example:
         >>> pruner = NamedPruner.of({"hyperband": {"promote": True, "max_reports": 9}})
@@ -216,8 +220,8 @@ class Hyperband(Promotion):
         [(9, (1, 3)), (5, (3,)), (3, ())]
     """
 
-    def __init__(self, pruner: NamedPruner, direction: str) -> None:
-        super().__init__(direction)
+    def __init__(self, pruner: NamedPruner, *directions: str) -> None:
+        super().__init__(*directions)
         self._reduction = pruner.arguments["reduction"] or 2
         most, grace = pruner.arguments["max_reports"] or 1, pruner.arguments["grace"] or 1
         num_rungs = 0
@@ -247,7 +251,7 @@ class Hyperband(Promotion):
         if not self._is_whole(bracket, level):
             return []
         size = max(1, len(bracket.members) // self._reduction ** (level + 1))
-        return self._best(bracket, level, size)
+        return bracket.reached[level].best(size)
 
     def _is_whole(self, bracket: Bracket, level: int) -> bool:
         """Return True if all trials that can reach a rung have reached it."""
@@ -257,7 +261,7 @@ class Hyperband(Promotion):
         if level and not expected and not self._is_whole(bracket, level - 1):
             return False
         climbers = [self._climbers[number] for number in expected]
-        return all(len(climber.values) > level or climber.is_out for climber in climbers)
+        return all(len(climber.points) > level or climber.is_out for climber in climbers)
 
     def promotable(self) -> list[int]:
         """Return the paused trials that may go on now, those of the earliest brackets first."""
@@ -278,15 +282,20 @@ class Hyperband(Promotion):
                 chosen = self._promotable_from(bracket, level)
                 dropped += [
                     number
-                    for _, number in bracket.ranked[level]
+                    for number in bracket.reached[level].numbers()
                     if number not in chosen
                     and self._climbers[number].is_paused
-                    and len(self._climbers[number].values) == level + 1
+                    and len(self._climbers[number].points) == level + 1
                 ]
         return dropped
 
 
-def promotion_of(pruner: NamedPruner, direction: str) -> Promotion:
-    """Return the rule of a pruner by name that promotes trials."""
+def promotion_of(pruner: NamedPruner, *directions: str) -> Promotion:
+    """Return the rule of a pruner by name that promotes trials.
+
+    Args:
+        pruner: the arguments.
+        *directions: `max` or `min`, for each metric.
+    """
     rules = {"asha": Asha, "hyperband": Hyperband}
-    return rules[pruner.name](pruner, direction)
+    return rules[pruner.name](pruner, *directions)

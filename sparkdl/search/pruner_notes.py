@@ -16,13 +16,13 @@ class PrunerNotes:
 
     Args:
         pruner: the pruner of the search; None for a search without one.
-        metric: the metric that the pruner compares.
+        metrics: the metrics that the pruner compares.
         notify: shows a line to the user.
     """
 
-    def __init__(self, pruner: Any, metric: str, notify: Callable[[str], None]) -> None:
+    def __init__(self, pruner: Any, metrics: Sequence[str], notify: Callable[[str], None]) -> None:
         self._pruner = pruner
-        self._metric = metric
+        self._metrics = metrics
         self._notify = notify
         self._num_heard: Counter[int] = Counter()
         self._names: set[str] = set()
@@ -70,9 +70,13 @@ class PrunerNotes:
         if self._num_heard:
             return
         if self._names:
-            what = f"no value of {self._metric!r} from trial {trial.number}, which reported "
+            names = " and ".join(map(repr, self._metrics))
+            what = f"no value of {names} from trial {trial.number}, which reported "
             what += ", ".join(sorted(self._names))
             remedy = "Report the metric with context.report, or name another one with metric=."
+            if len(self._metrics) > 1:
+                what = what.replace("value of", "step with values of")
+                remedy = "Report all of the metrics with context.report at the same step."
         else:
             what = f"no report from trial {trial.number}, so that no trial can be stopped early"
             remedy = "Call context.report after each epoch, or remove pruner=."

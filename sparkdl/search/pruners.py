@@ -1,6 +1,6 @@
 """Runs on the driver. Pruners by name, which count the reports of a trial instead of its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +166,33 @@ def _check_most(name: str, arguments: Mapping[str, int | None]) -> None:
         raise ConfigError(
             f"'max_reports' of pruner {name!r} is {most}, and its 'grace' is {grace}: no trial "
             f"would pause. Set max_reports to at least {least}."
+        )
+
+
+def check_pruner_of_several(pruner: Any, metrics: Sequence[str]) -> None:
+    """Validate the pruner of a search with several metrics.
+
+    Args:
+        pruner: a name, a dict, an Optuna pruner, or None.
+        metrics: the names of the metrics.
+
+    Raises:
+        ConfigError: if the pruner compares one metric only, or needs an argument.
+    """
+    if pruner is None:
+        return
+    if not isinstance(pruner, str | Mapping):
+        raise ConfigError(
+            f"pruner is {type(pruner).__name__}, but the search has the metrics "
+            f"{', '.join(metrics)}; the pruners of Optuna compare one metric only. Pass "
+            f"pruner='asha', 'median' or 'hyperband', or name one metric."
+        )
+    named = NamedPruner.of(pruner)
+    if named.name == "hyperband" and named.arguments["max_reports"] is None:
+        raise ConfigError(
+            "pruner 'hyperband' needs 'max_reports' in a search with several metrics: the number "
+            "of reports of a whole trial, from which its brackets follow. Add it, as in "
+            "pruner={'hyperband': {'max_reports': 27}}."
         )
 
 

@@ -33,7 +33,7 @@ class RungSampler(BaseSampler):
     Args:
         make: returns a sampler for the rung of this number of reports; 0 stands for the search.
         storage: the storage of the study of the search.
-        direction: `max` or `min`.
+        directions: `max` or `min`, for each metric.
         min_points: the smallest number of trials to learn from.
         random_share: the share of the points that are random.
         seed: seed of the random points.
@@ -43,7 +43,7 @@ class RungSampler(BaseSampler):
         self,
         make: Callable[[int], BaseSampler],
         storage: optuna.storages.BaseStorage,
-        direction: str,
+        directions: Sequence[str],
         *,
         min_points: int,
         random_share: float,
@@ -51,7 +51,7 @@ class RungSampler(BaseSampler):
     ) -> None:
         self._make = make
         self._storage = storage
-        self._direction = "maximize" if direction == "max" else "minimize"
+        self._directions = ["maximize" if way == "max" else "minimize" for way in directions]
         self._min_points = min_points
         self._random_share = random_share
         self._random_sampler = optuna.samplers.RandomSampler(seed=seed % 2**32)
@@ -65,24 +65,24 @@ class RungSampler(BaseSampler):
         rung: int,
         params: dict[str, Any],
         distributions: dict[str, BaseDistribution],
-        value: float,
+        *values: float,
     ) -> None:
-        """Add the value of a trial at a rung.
+        """Add the values of a trial at a rung.
 
         Args:
             rung: the number of reports.
             params: the sampled parameters of the trial.
             distributions: their distributions.
-            value: the value that the trial has reported there.
+            *values: the value of each metric that the trial has reported there.
         """
         if rung not in self._rungs:
             study = new_study(
-                study_name=f"rung-{rung}", storage=self._storage, direction=self._direction
+                study_name=f"rung-{rung}", storage=self._storage, directions=self._directions
             )
             self._rungs[rung] = self._make(rung), study
         sampler, study = self._rungs[rung]
         study.add_trial(
-            optuna.create_trial(params=params, distributions=distributions, value=value)
+            optuna.create_trial(params=params, distributions=distributions, values=values)
         )
         # Only `ask`, which nobody calls here, lets a study read its trials anew for a sampler.
         study = optuna.load_study(study_name=study.study_name, storage=self._storage)

@@ -87,7 +87,7 @@ def sampler_of(
         "grid": optuna.samplers.RandomSampler,
         "tpe": partial(_tpe, num_metrics == 1),
         # Its random points are those of `RungSampler`.
-        "bohb": partial(_tpe, True, n_startup_trials=0),
+        "bohb": partial(_tpe, num_metrics == 1, n_startup_trials=0),
         "gp": optuna.samplers.GPSampler,
         # It does not warn of each parameter that it leaves to chance; docs/search.md names them.
         "cmaes": partial(optuna.samplers.CmaEsSampler, warn_independent_sampling=False),
@@ -103,7 +103,7 @@ def sampler_of(
 
 
 def rung_sampler_of(
-    algorithm: Any, seed: int, storage: optuna.storages.BaseStorage, direction: str
+    algorithm: Any, seed: int, storage: optuna.storages.BaseStorage, *directions: str
 ) -> RungSampler | None:
     """Return the sampler of this name that learns from rungs; None if it learns from none.
 
@@ -111,15 +111,15 @@ def rung_sampler_of(
         algorithm: the name; an Optuna sampler learns from complete trials only.
         seed: the seed of the sampler.
         storage: the storage of the study.
-        direction: `max` or `min`.
+        *directions: `max` or `min`, for each metric.
     """
     if algorithm not in ("tpe", "gp", "bohb"):
         return None
     is_bohb = algorithm == "bohb"
     return RungSampler(
-        lambda rung: sampler_of(algorithm, seed + rung),
+        lambda rung: sampler_of(algorithm, seed + rung, num_metrics=len(directions)),
         storage,
-        direction,
+        directions,
         # Below this number the samplers of Optuna draw at random.
         min_points=0 if is_bohb else NUM_STARTUP,
         random_share=BOHB_RANDOM if is_bohb else 0.0,

@@ -10,7 +10,7 @@ from typing import Any
 from sparkdl.errors import ConfigError, suggest
 from sparkdl.options import check_count, plain_number, suggest_synonym
 from sparkdl.search.population_settings import PBT, REPLAY, PopulationSettings, is_scheduled
-from sparkdl.search.pruners import PRUNERS, NamedPruner
+from sparkdl.search.pruners import PRUNERS, NamedPruner, check_pruner_of_several
 from sparkdl.search.space.constraints import Constraints
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.points import UntriedPoints, count_points
@@ -118,8 +118,8 @@ class SearchSettings:
         """Validate the settings of a search with several metrics."""
         if len(metrics) < 2:
             return
+        check_pruner_of_several(self.pruner, metrics)
         rules = {
-            "pruner": (self.pruner is not None, "Optuna prunes by one metric only."),
             "patience": (
                 self.patience is not None,
                 "a search may still find trials that are better in another metric than the first.",

@@ -1,34 +1,30 @@
 """Runs on the driver. Wrap the Optuna study that proposes the configurations of a run."""
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState as OptunaState
 
 from sparkdl.errors import ConfigError
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.distinct_sampler import DistinctSampler
-from sparkdl.search.optuna_studies import new_study
-from sparkdl.search.pruners import pruner_of
+from sparkdl.search.optuna_studies import is_json, new_study, suggest
+from sparkdl.search.pruners import NamedPruner, pruner_of
 from sparkdl.search.samplers import rung_sampler_of, sampler_of
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.space.points import UntriedPoints, grid_points
 from sparkdl.search.space.spaces import Space
+from sparkdl.search.stopping import StoppingRule, stopping_rule_of
 from sparkdl.search.trial_records import TrialRecord
 from sparkdl.search.trial_source import RequestRefused
 
-_DIRECTIONS = {
-    "max": optuna.study.StudyDirection.MAXIMIZE,
-    "min": optuna.study.StudyDirection.MINIMIZE,
-}
 _OPTUNA_STATES = {
     TrialState.COMPLETE: OptunaState.COMPLETE,
     TrialState.PRUNED: OptunaState.PRUNED,
@@ -63,6 +59,9 @@ class Study:
         self._metrics = list(objectives)
         self._space = search.space
         self.prunes = search.pruner is not None and not search.promotes
+        self._rule: StoppingRule | None = None  # The pruners of Optuna compare one metric.
+        if self.prunes and len(objectives) > 1:
+            self._rule = stopping_rule_of(NamedPruner.of(search.pruner), objectives, name)
         storage = optuna.storages.InMemoryStorage()
         self._rungs = None
         if search.promotes:
@@ -78,9 +77,9 @@ class Study:
             storage=storage,
             # Hyperband derives its brackets from the name, so a resumed run needs the same one.
             study_name=name,
-            directions=[_DIRECTIONS[direction] for direction in objectives.values()],
+            directions=[f"{direction}imize" for direction in objectives.values()],
             sampler=sampler,
-            pruner=pruner_of(search.pruner),
+            pruner=pruner_of(None if self._rule else search.pruner),
         )
         self._trials: dict[int, optuna.Trial] = {}
         self._reported_steps: dict[int, set[int]] = {}
@@ -154,9 +153,12 @@ class Study:
         self._remove_point(sampled)
         self._study.enqueue_trial({**user_params, **sampled})
         self._trials[configuration] = self._study.ask(distributions)
+        if self._rule:
+            self._rule.restore(configuration, record.reports, *record.stops)
+            return self.should_prune(configuration)
         is_stopped = False
-        for step, value in record.reports.items():
-            self.report(configuration, step, value)
+        for step, values in record.reports.items():
+            self.report(configuration, step, *values)
             is_stopped = self.should_prune(configuration)
         return is_stopped
 
@@ -166,6 +168,7 @@ class Study:
         state: TrialState,
         values: Sequence[float] | None = None,
         record: TrialRecord | None = None,
+        configuration: int | None = None,
     ) -> None:
         """Add a configuration that has already ended.
 
@@ -174,8 +177,13 @@ class Study:
             state: its final state.
             values: the values of the metrics if the state is COMPLETE.
             record: its history in the journal.
+            configuration: its number; None if the pruner does not compare it with others.
         """
-        self._remove_point(self._add(params, state, values, record or TrialRecord()))
+        record = record or TrialRecord()
+        self._remove_point(self._add(params, state, values, record))
+        if self._rule and configuration is not None:
+            self._rule.restore(configuration, record.reports, *record.stops)
+            self._rule.end(configuration, state)
 
     def _remove_point(self, sampled: Mapping[str, Any]) -> None:
         if self._points is not None:
@@ -191,7 +199,12 @@ class Study:
         """Add a configuration that has ended to the study; return its sampled values."""
         optuna_state = _OPTUNA_STATES.get(state, OptunaState.FAIL)
         sampled, distributions = self._sampled_values(params, record)
-        reports = {step: value for step, value in record.reports.items() if math.isfinite(value)}
+        # Optuna has no reports of several metrics.
+        reports = {
+            step: values[0]
+            for step, values in record.reports.items()
+            if len(values) == 1 and math.isfinite(values[0])
+        }
         if optuna_state is OptunaState.PRUNED and reports:
             values = [reports[max(reports)]]
         self._study.add_trial(
@@ -243,7 +256,7 @@ class Study:
         params: dict[str, Any] = {}
         if isinstance(self._space, Space):
             sampled = self._space.choose(
-                lambda name, dimension: _suggest(trial, name, dimension.distribution())
+                lambda name, dimension: suggest(trial, name, dimension.distribution())
             )
             self._remove_point(sampled)
             params = self._space.params(sampled)
@@ -279,7 +292,7 @@ class Study:
         except ValueError as exc:
             raise RequestRefused(str(exc)) from exc
         try:
-            return _suggest(trial, name, distribution)
+            return suggest(trial, name, distribution)
         except ValueError as exc:  # A value of `enqueue` or `initial_params` was never checked.
             raise RequestRefused(f"the value that was chosen for {name!r}: {exc}") from exc
 
@@ -292,8 +305,19 @@ class Study:
             for name, distribution in trial.distributions.items()
         }
 
-    def report(self, configuration: int, step: int, value: float) -> None:
-        """Pass a reported value to the pruner; only the first value of each step is used."""
+    def report(self, configuration: int, step: int, *values: float) -> None:
+        """Pass reported values to the pruner; only the first ones of each step are used.
+
+        Args:
+            configuration: the number of the configuration.
+            step: the step, or for a pruner that counts reports the number of the report.
+            *values: a value of each metric.
+        """
+        if self._rule:
+            self._rule.report(configuration, step, values)
+        if len(self._metrics) > 1:
+            return
+        value = values[0]
         steps = self._reported_steps.setdefault(configuration, set())
         if not math.isfinite(value):
             self._not_finite.add(configuration)  # Samplers and pruners expect finite values.
@@ -301,16 +325,16 @@ class Study:
             steps.add(step)
             self._trials[configuration].report(value, step)
 
-    def reach(self, params: Mapping[str, Any], rung: int, value: float) -> None:
-        """Let the sampler learn from the value of a configuration at a rung.
+    def reach(self, params: Mapping[str, Any], rung: int, *values: float) -> None:
+        """Let the sampler learn from the values of a configuration at a rung.
 
         Args:
             params: the parameters of the configuration.
             rung: the number of reports.
-            value: the reported value.
+            *values: the reported value of each metric.
         """
-        if self._rungs is not None and math.isfinite(value):
-            self._rungs.add(rung, *self._sampled_values(params, TrialRecord()), value)
+        if self._rungs is not None and all(map(math.isfinite, values)):
+            self._rungs.add(rung, *self._sampled_values(params, TrialRecord()), *values)
 
     def should_prune(self, configuration: int) -> bool:
         """Return True if a configuration should be stopped, given its reports.
@@ -319,8 +343,14 @@ class Study:
         """
         if not self.prunes:
             return False
+        if self._rule:
+            return self._rule.why(configuration) is not None
         is_broken = configuration in self._not_finite
         return is_broken or bool(self._trials[configuration].should_prune())
+
+    def why_stopped(self, configuration: int) -> str | None:
+        """Return why a configuration with several metrics is stopped; None if it is not."""
+        return self._rule.why(configuration) if self._rule else None
 
     def restart(self, configuration: int) -> None:
         """Discard the reports of a configuration whose function failed and runs again."""
@@ -328,6 +358,8 @@ class Study:
         self.tell(configuration, TrialState.FAILED)
         self._study.enqueue_trial(trial.params)
         self._trials[configuration] = self._study.ask(trial.distributions)
+        if self._rule:
+            self._rule.restart(configuration)
 
     def set_constraint(self, configuration: int, name: str, value: float) -> None:
         """Set the amount by which a configuration violates a constraint."""
@@ -347,6 +379,8 @@ class Study:
             The system attributes that the sampler and the pruner stored, for `TrialRecord.attrs`.
         """
         trial = self._trials.pop(configuration)
+        if self._rule:
+            self._rule.end(configuration, state)
         optuna_state = _OPTUNA_STATES.get(state, OptunaState.FAIL)
         self._reported_steps.pop(configuration, None)
         self._not_finite.discard(configuration)
@@ -363,22 +397,4 @@ class Study:
             # Study.optimize. The result of this trial was recorded before.
             self.is_exhausted = True
         attrs = self._study.get_trials(deepcopy=False)[trial.number].system_attrs
-        return {name: value for name, value in attrs.items() if _is_json(value)}
-
-
-def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, FloatDistribution):
-        bounds: tuple[Any, Any] = distribution.low, distribution.high
-        return trial.suggest_float(name, *bounds, step=distribution.step, log=distribution.log)
-    if isinstance(distribution, IntDistribution):
-        bounds = distribution.low, distribution.high
-        return trial.suggest_int(name, *bounds, step=distribution.step, log=distribution.log)
-    return trial.suggest_categorical(name, distribution.choices)  # type: ignore[attr-defined]
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except TypeError:
-        return False
-    return True
+        return {name: value for name, value in attrs.items() if is_json(value)}

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -26,13 +25,16 @@ from sparkdl.search.pruners import NamedPruner, ReportNumbers
 from sparkdl.search.settings import SearchSettings
 from sparkdl.search.space.grid import to_json_value
 from sparkdl.search.study import Study
-from sparkdl.search.trial_records import TrialRecord, read_records, stopped_trials, untold_trials
+from sparkdl.search.trial_records import (
+    TrialRecord,
+    read_records,
+    reports_event,
+    stopped_trials,
+    untold_trials,
+)
 from sparkdl.search.trial_source import RequestRefused, TrialSource
+from sparkdl.search.whole_reports import Values, WholeReports, newest
 from sparkdl.secrets.masks import mask_params
-
-# Largest number of reports of a trial that one call passes to the study. A trial may report after
-# every batch, and the study is slow; all reports are in the trial's own file.
-MAX_REPORTS = 20
 
 
 class StudySource(TrialSource):
@@ -65,7 +67,8 @@ class StudySource(TrialSource):
         # The trials of an objective whose next question about its last report is answered by yes,
         # and those whose question was.
         self._condemned, self._answered = set[int](), set[int]()
-        self._notes = PrunerNotes(search.pruner, self._metrics[0], notify)
+        self._notes = PrunerNotes(search.pruner, self._metrics, notify)
+        self._whole = WholeReports(self._metrics)
         is_named = isinstance(search.pruner, str | Mapping)
         self._pruner = NamedPruner.of(search.pruner) if is_named else None
         self._numbers = ReportNumbers()
@@ -111,19 +114,20 @@ class StudySource(TrialSource):
 
     def _restore(self) -> None:
         events = read_journal(self._opened.paths.journal)
-        enqueued = enqueued_params(events)
+        enqueued, records = enqueued_params(events), read_records(events)
         self._num_enqueued = len(enqueued)
-        records = read_records(events)
         stopped = stopped_trials(events) if self.prunes else set()
         untold = untold_trials(events)
         reports = [event.reports for event in events if isinstance(event, ReportsReceived)]
         last = {number for number, _, _ in reports[-1]} if reports else set()
+        unfinished: list[Trial] = []
         for configuration, members in sorted(self._members.items()):
             first = members[0]
             state = self._state_of(members)
             record = records.get(first.number, TrialRecord())
             if state.is_final and all(member.number not in untold for member in members):
-                self._study.add_finished(first.params, state, self._values_of(members), record)
+                values = self._values_of(members)
+                self._study.add_finished(first.params, state, values, record, configuration)
                 continue
             user_params = enqueued.get(first.number, {})
             is_stopped = self._study.resume(configuration, first.params, record, user_params)
@@ -135,6 +139,12 @@ class StudySource(TrialSource):
                 (self._condemned if self._is_objective else stopped).add(first.number)
             for step, number in record.last:
                 self._numbers.restore(configuration, step, number)
+            if not is_stopped and first.failure in (None, Failure.LOST):
+                unfinished.append(first)
+        if len(self._metrics) > 1 and self.prunes:
+            # What these trials have reported, and the earlier driver has not heard.
+            rest = [(trial, *report) for trial in unfinished for report in trial.reports()]
+            stopped |= {member.number for member in self.observe_reports(rest)}
         self.stopped = stopped
 
     # ---- new trials
@@ -255,17 +265,15 @@ class StudySource(TrialSource):
         if not self.prunes:
             return []
         stopped: list[Trial] = []
-        observed: list[tuple[int, int, float]] = []
-        numbers: list[int] = []
+        observed: list[tuple[Trial, int, int, tuple[float, ...]]] = []
         self._notes.on_reports(reports)
-        for trial, step, value in self._for_study(self._reported_values(reports)):
-            number = self._number_of(trial, step, value)
+        for trial, step, values in self._for_study(self._reported_values(reports)):
+            number = self._number_of(trial, step, values)
             if number is None or trial.number in self._stopped_trials:
                 continue
-            observed.append((trial.number, step, value))
-            numbers.append(number)
+            observed.append((trial, step, number, values))
             self._answered.discard(trial.number)  # An objective may go on.
-            self._study.report(trial.configuration, number, value)
+            self._study.report(trial.configuration, number, *values)
             self._notes.on_report_to_pruner(trial, step)
             # An objective that calls should_prune() is pruned by that call.
             can_stop = not self._is_objective and not are_over
@@ -274,36 +282,35 @@ class StudySource(TrialSource):
                 self._stopped_trials.add(trial.number)
                 stopped.append(trial)
         if observed:
-            counted = numbers if self._pruner else None
-            self._opened.journal.write([ReportsReceived(reports=observed, numbers=counted)])
+            why = {t.number: self._study.why_stopped(t.configuration) for t, *_ in observed}
+            self._opened.journal.write([reports_event(observed, self._pruner is not None, why)])
         return [member for trial in stopped for member in self._members[trial.configuration]]
 
-    def _for_study(self, values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:
+    def _for_study(self, values: list[Values]) -> list[Values]:
         """Return the values that the study may hear."""
         # An objective that calls should_prune() expects a verdict based on every value it has
         # reported, and a pruner that counts reports must count all of them.
-        return values if self._is_objective or self._pruner else _newest(values)
+        return values if self._is_objective or self._pruner else newest(values)
 
-    def _number_of(self, trial: Trial, step: int, value: float) -> int | None:
-        """Return the step under which the study hears a value; None if it does not hear it."""
+    def _number_of(self, trial: Trial, step: int, values: Sequence[float]) -> int | None:
+        """Return the step under which the study hears values; None if it does not hear them."""
         if self._pruner is None:
             return step
         number = self._numbers.next(trial.configuration, step)
-        if number is None or self._is_objective or not math.isfinite(value):
+        if number is None or self._is_objective or not all(map(math.isfinite, values)):
             return number
         return number if self._pruner.hears(number) else None
 
     def _reported_values(
         self, reports: Sequence[tuple[Trial, int, Mapping[str, float]]]
-    ) -> list[tuple[Trial, int, float]]:
-        """Return the reported values of the metric, without those of further repeats."""
-        metric = self._metrics[0]
-        values = []
+    ) -> list[Values]:
+        """Return the reports of all metrics, without those of further repeats."""
+        found = []
         for trial, step, metrics in reports:
-            value = metrics.get(metric, metrics.get("value"))
-            if value is not None and self._is_first(trial):
-                values.append((trial, step, value))
-        return values
+            values = self._whole.add(trial.number, step, metrics) if self._is_first(trial) else None
+            if values is not None:
+                found.append((trial, step, values))
+        return found
 
     def _is_first(self, trial: Trial) -> bool:
         """Return True for the first repeat, which represents its configuration to the pruner."""
@@ -338,6 +345,10 @@ class StudySource(TrialSource):
             self._opened.record(event)
         return value
 
+    def why_stopped(self, trial: Trial) -> str | None:
+        """Return why a trial with several metrics was stopped, for its note; None if it was not."""
+        return self._study.why_stopped(trial.configuration)
+
     def restarted(self, trial: Trial, failure: str) -> None:
         """Discard the reports of a trial that starts from the beginning."""
         # After the loss of an executor the trial continues from its checkpoint.
@@ -350,6 +361,7 @@ class StudySource(TrialSource):
     def observe_end(self, trial: Trial) -> None:
         """Pass the result of a configuration to the study when all its repeats have ended."""
         self._notes.on_end(trial)
+        self._whole.forget(trial.number)
         members = self._members[trial.configuration]
         state = self._state_of(members)
         if state.is_final:
@@ -379,18 +391,6 @@ class StudySource(TrialSource):
         metric_of = _metric_reader(self._opened.run)
         rows = [[metric_of(trial, name) for name in self._metrics] for trial in members]
         return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-
-
-def _newest(values: list[tuple[Trial, int, float]]) -> list[tuple[Trial, int, float]]:
-    """Return the last `MAX_REPORTS` values of each trial, in their order."""
-    counts: Counter[int] = Counter()
-    newest = []
-    for value in reversed(values):
-        number = value[0].number
-        counts[number] += 1
-        if counts[number] <= MAX_REPORTS:
-            newest.append(value)
-    return newest[::-1]
 
 
 def _metric_reader(run: Run) -> Callable[[Trial, str], Any]:

@@ -1,7 +1,8 @@
 """Runs on the driver (pure). Read from a journal what a study knew about each trial."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from sparkdl.runs.events import (
@@ -14,6 +15,7 @@ from sparkdl.runs.events import (
     TrialChanged,
 )
 from sparkdl.runs.states import Failure, TrialState
+from sparkdl.runs.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,18 @@ class TrialRecord:
     """The part of a trial's history that only the study needs, as read from the journal.
 
     Attributes:
-        reports: reported values of the metric, by step, or for a pruner that counts reports by
-            the number of the report.
+        reports: reported values, one of each metric, by step, or for a pruner that counts reports
+            by the number of the report.
         last: the last step, and the number of its report.
+        stops: the reason for which the pruner has stopped a trial with several metrics.
         suggested: requested parameters of a search without a space dict: the value of each, and
             the JSON of the distribution from which it was sampled.
         attrs: system attributes that the sampler and the pruner stored with the trial.
     """
 
-    reports: dict[int, float] = field(default_factory=dict)
+    reports: dict[int, tuple[float, ...]] = field(default_factory=dict)
     last: list[tuple[int, int]] = field(default_factory=list)
+    stops: list[str] = field(default_factory=list)
     suggested: dict[str, tuple[Any, str]] = field(default_factory=dict)
     attrs: dict[str, Any] = field(default_factory=dict)
 
@@ -38,6 +42,34 @@ class TrialRecord:
 def numbers_of(event: ReportsReceived) -> Sequence[int]:
     """Return the number of each report of an event; its step for a pruner that counts steps."""
     return event.numbers or [step for _, step, _ in event.reports]
+
+
+def values_of(event: ReportsReceived) -> Sequence[tuple[float, ...]]:
+    """Return the values of each report of an event, one of each metric."""
+    others = event.others or [()] * len(event.reports)
+    return [(value, *more) for (_, _, value), more in zip(event.reports, others, strict=True)]
+
+
+def reports_event(
+    observed: Sequence[tuple[Trial, int, int, tuple[float, ...]]],
+    is_counted: bool,
+    why: Mapping[int, str | None] = MappingProxyType({}),
+) -> ReportsReceived:
+    """Return the event of reports that the study has received.
+
+    Args:
+        observed: the trial, the step, the number and the values of each report.
+        is_counted: the study hears the numbers of the reports, in place of their steps.
+        why: the reason for which a trial is stopped, by its number.
+    """
+    stops = [(number, reason) for number, reason in why.items() if reason]
+    others = [values[1:] for *_, values in observed]
+    return ReportsReceived(
+        reports=[(trial.number, step, values[0]) for trial, step, _, values in observed],
+        numbers=[number for _, _, number, _ in observed] if is_counted else None,
+        others=others if any(others) else None,
+        stops=stops or None,
+    )
 
 
 def stopped_trials(events: Sequence[Event]) -> set[int]:
@@ -71,11 +103,13 @@ def read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
     for event in events:
         match event:
             case ReportsReceived():
-                numbered = zip(event.reports, numbers_of(event), strict=True)
-                for (trial, step, value), number in numbered:
+                numbered = zip(event.reports, numbers_of(event), values_of(event), strict=True)
+                for (trial, step, _), number, values in numbered:
                     record = records.setdefault(trial, TrialRecord())
-                    record.reports.setdefault(number, value)
+                    record.reports.setdefault(number, values)
                     record.last[:] = [(step, number)]
+                for trial, reason in event.stops or ():
+                    records[trial].stops[:] = [reason]
             case ParameterSuggested():
                 record = records.setdefault(event.number, TrialRecord())
                 record.suggested[event.name] = (event.value, event.distribution)
@@ -87,4 +121,5 @@ def read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
                     record = records.get(event.number, TrialRecord())
                     record.reports.clear()
                     record.last.clear()
+                    record.stops.clear()
     return records

@@ -93,6 +93,10 @@ class TrialSource:
         """Return True if a trial that was stopped only pauses, and `next` may return it later."""
         return False
 
+    def why_stopped(self, trial: Trial) -> str | None:
+        """Return why the source has stopped a trial, for its note; None if it does not tell."""
+        return None
+
     def take_dropped(self) -> list[Trial]:
         """Return the PAUSED trials that never go on; each is returned once."""
         return []

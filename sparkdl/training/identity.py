@@ -28,6 +28,7 @@ class Wiring:
         keep_checkpoints: rule for the checkpoints to retain, such as `best+last`.
         metric: name of the metric that makes a checkpoint the best.
         direction: `max` or `min`, for `metric`.
+        other_metrics: names of further metrics, each of which is in a report that counts at a rung.
         rungs: numbers of reports after which this process asks the driver whether it goes on.
         reported: number of the reports of earlier attempts, and step of the last one.
         feed: descriptor of the socket from which `data.dataset` receives rows; None without
@@ -56,6 +57,7 @@ class Wiring:
     keep_checkpoints: str | int = "best+last"
     metric: str | None = None
     direction: str = "max"
+    other_metrics: Sequence[str] = ()
     rungs: Sequence[int] = ()
     reported: Sequence[int] = (0, -1)
     feed: int | None = None

@@ -168,20 +168,24 @@ class Rungs:
     Args:
         rungs: the numbers of the reports.
         reported: the number of the reports of earlier attempts, and the step of the last one.
-        metric: the name of the metric; reports without it do not count.
+        metrics: the names of the metrics; reports count once a step has a value of each. A number
+            without a name is a value of the first one.
 
     Example:
-        >>> rungs = Rungs([2], (0, -1), "loss")
+        >>> rungs = Rungs([2], (0, -1), ["loss"])
         >>> [rungs.is_due({"loss": 0.5}, step, has_checkpoint=True) for step in (0, 1, 2)]
         [False, True, False]
     """
 
     def __init__(
-        self, rungs: Sequence[int], last_report: Sequence[int], metric: str | None
+        self, rungs: Sequence[int], last_report: Sequence[int], metrics: Sequence[str | None]
     ) -> None:
         self._rungs = frozenset(rungs)
         self._count, self._step = last_report
-        self._metric = metric or "value"
+        self._metrics = [name or "value" for name in metrics]
+        # The metrics that were reported at the newest step, and this step.
+        self._names: set[str] = set()
+        self._newest_step = -1
         self._step_of_rung: int | None = None
 
     def is_due(self, metrics: Mapping[str, float], step: int, has_checkpoint: bool) -> bool:
@@ -191,7 +195,11 @@ class Rungs:
         commits, as two callbacks of Keras do, the trial asks after the later one.
         """
         is_later = self._step_of_rung is not None and step > self._step_of_rung
-        if step > self._step and not {self._metric, "value"}.isdisjoint(metrics):
+        self._names = {*metrics, *(self._names if step == self._newest_step else ())}
+        self._newest_step = step
+        if "value" in self._names:
+            self._names.add(self._metrics[0])
+        if step > self._step and self._names.issuperset(self._metrics):
             self._step = step
             self._count += 1
             if self._count in self._rungs:

@@ -66,7 +66,7 @@ class Training:
 
     def __call__(self, attempt: Attempt) -> Outcome:
         spec = attempt.task.trial
-        rungs = Rungs(spec.rungs, spec.reported, "score") if spec.rungs else None
+        rungs = Rungs(spec.rungs, spec.reported, ["score"]) if spec.rungs else None
         folder = Path(attempt.paths.folder)
         reporter = Reporter(folder, "metrics.jsonl", True, attempt.attempt, rungs=rungs)
         newest = checkpoints.newest(attempt.paths.folder)

@@ -467,7 +467,7 @@ def test_trial_without_a_checkpoint_begins_again_and_a_note_says_so(root: str) -
 
     def train(attempt: Attempt) -> Outcome:
         spec = attempt.task.trial
-        rungs = Rungs(spec.rungs, spec.reported, "score")
+        rungs = Rungs(spec.rungs, spec.reported, ["score"])
         reporter = Reporter(
             Path(attempt.paths.folder), "metrics.jsonl", True, attempt.attempt, rungs=rungs
         )

@@ -288,7 +288,7 @@ def test_a_configuration_counts_as_failed_if_a_repeat_has_failed(root: str) -> N
             "algorithm is .*CmaEsSampler.*CMA-ES optimizes one metric only",
         ),
         ({"patience": 3}, "patience is 3.*better in another metric"),
-        ({"pruner": "asha"}, "prunes by one metric only"),
+        ({"pruner": optuna.pruners.MedianPruner()}, "MedianPruner.*compare one metric only"),
     ],
 )
 def test_settings_for_one_metric_are_refused_with_several(

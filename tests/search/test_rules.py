@@ -49,7 +49,7 @@ UP = {"score": "max"}
         ({"stop": {"accurcy": 0.9}}, ["accuracy"], "mean 'accuracy'"),
         ({"stop": {"m": "high"}}, ["m"], "expected a number"),
         ({"stop": {"m": float("nan")}}, ["m"], "expected a number"),
-        ({"pruner": "asha"}, ["m", "latency"], "prunes by one metric only"),
+        ({"pruner": "hyperband"}, ["m", "latency"], "needs 'max_reports' in a search with several"),
         ({"initial_params": [{"y": 1}]}, ["m"], "unknown parameter 'y'; the space has x, kind"),
         ({"initial_params": [{"x": 2.0}]}, ["m"], "x=2.0 is not a value of Float"),
         (

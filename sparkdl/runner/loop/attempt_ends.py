@@ -204,9 +204,13 @@ class AttemptEnds:
         if self.paused.record_pause(trial, event):
             self.messages.trial_ended(trial)
             return
+        note = event.note
+        if event.state == TrialState.PRUNED and (why := self.source.why_stopped(trial)):
+            # Most trials of a search may have such a note, which the table shows.
+            event = replace(event, note="; ".join(filter(None, (why, note))))
         self.opened.record(event)
-        if event.note:
-            self.progress.say(f"[trial {trial.number}] Note: {event.note}")
+        if note:
+            self.progress.say(f"[trial {trial.number}] Note: {note}")
         _settle_files(trial, self.prepared)
         self.messages.trial_ended(trial)
         self.source.observe_end(trial)
