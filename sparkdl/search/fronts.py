@@ -8,9 +8,12 @@ are computed as in While, Bradstreet and Barone, "A Fast Way of Calculating Exac
 (2012).
 """
 
+import bisect
 import heapq
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 Point = tuple[float, ...]
 
@@ -35,29 +38,29 @@ def fronts(points: Mapping[int, Point]) -> list[list[int]]:
         [[0, 2, 3], [1]]
     """
     found: list[list[int]] = []
-    # In this order a point can only be dominated by an earlier point.
+    lowest: list[float] = []  # The smallest last coordinate of each front.
+    before: Point | None = None
+    front = 0
+    # In this order a point can only be dominated by an earlier point. If a front has a point that
+    # dominates this one, so has each front before.
     for key in sorted(points, key=lambda key: points[key]):
-        # If a front has a point that dominates this one, so has each front before.
-        low, high = 0, len(found)
-        while low < high:
-            middle = (low + high) // 2
-            if _is_dominated(points[key], found[middle], points):
-                low = middle + 1
-            else:
-                high = middle
-        if low == len(found):
+        point = points[key]
+        if point != before and len(point) == 2:
+            front = bisect.bisect_right(lowest, point[1])
+        elif point != before:
+            front = bisect.bisect_left(found, True, key=partial(_is_free, point, points))
+        if front == len(found):
             found.append([])
-        found[low].append(key)
-    return [sorted(front) for front in found]
+            lowest.append(point[-1])
+        found[front].append(key)
+        lowest[front] = min(lowest[front], point[-1])
+        before = point
+    return [sorted(members) for members in found]
 
 
-def _is_dominated(point: Point, front: Sequence[int], points: Mapping[int, Point]) -> bool:
-    # Of two coordinates, the last point of the front has the smallest second one.
-    others = front[-1:] if len(point) == 2 else front[::-1]
-    return any(
-        points[key] != point and all(a <= b for a, b in zip(points[key], point, strict=True))
-        for key in others
-    )
+def _is_free(point: Point, points: Mapping[int, Point], front: Sequence[int]) -> bool:
+    """Return True if no point of a front is at least as good in each coordinate."""
+    return not any(all(map(operator.le, points[key], point)) for key in front)
 
 
 def hypervolume(points: Iterable[Point], reference: Point) -> float:
@@ -131,16 +134,21 @@ def _spread(front: Sequence[int], points: Mapping[int, Point], count: int) -> li
     scaled = _scaled(front, points)
     reference = (1.0 + MARGIN,) * len(points[front[0]])
     chosen: list[int] = []
+    others: list[Point] = []
     # What a point adds becomes smaller with each chosen point, so that an old number is a bound.
     bounds = [(-contribution(scaled[key], (), reference), key, 0) for key in front]
     heapq.heapify(bounds)
     while len(chosen) < count:
         bound, key, num_chosen = heapq.heappop(bounds)
         if num_chosen < len(chosen):
-            bound = -contribution(scaled[key], [scaled[other] for other in chosen], reference)
+            i = bisect.bisect(others, scaled[key])
+            # Of two coordinates, only the points beside this one dominate a part of its area.
+            beside = others[max(0, i - 1) : i + 1] if len(reference) == 2 else others
+            bound = -contribution(scaled[key], beside, reference)
             heapq.heappush(bounds, (bound, key, len(chosen)))
         else:
             chosen.append(key)
+            bisect.insort(others, scaled[key])
     return chosen
 
 
