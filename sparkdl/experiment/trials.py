@@ -160,7 +160,9 @@ def search(
             complete first; `hyperband` has `grace`, `reduction` and `max_reports`. With
             `"promote": True`, trials of `asha` and `hyperband` pause after the reports of a rung,
             and the best go on later, from the checkpoint that `context.get_checkpoint()` returns.
-            `hyperband` is synchronous then, needs `max_reports` and has `brackets`.
+            `hyperband` is synchronous then, needs `max_reports` and has `brackets`. With several
+            metrics, the best trials are those of the first fronts, and `trial.note` says why a
+            trial was stopped; pruners of Optuna are refused.
         stop: end when a trial's metric reaches this value, such as `{"accuracy": 0.98}`.
         patience: end after this number of configurations in a row without an improvement.
         max_slot_hours: end when the trials have used this number of slot hours.

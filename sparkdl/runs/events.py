@@ -147,7 +147,7 @@ class TrialChanged(Event):
         host: the name of the host on which the attempt ended.
         ended: seconds since 1970 at which the attempt ended, if it ended before the event.
         note: a remark about a result that is complete, such as files that could not be copied, or a
-            returned object that was not kept.
+            returned object that was not kept; or why a trial is PRUNED.
     """
 
     kind = EventKind.TRIAL
@@ -203,8 +203,8 @@ class ReportsReceived(Event):
             None for a pruner that counts steps.
         others: the values of the other metrics in each report, for a search with several metrics,
             of which `reports` has the first.
-        stops: the number of each trial that is stopped at one of these reports, and why, for a
-            search with several metrics.
+        stops: the number of each trial that is stopped or paused at one of these reports, and why,
+            for a search with several metrics or a pruner that promotes trials.
     """
 
     kind = EventKind.REPORTS

@@ -81,7 +81,7 @@ class Trial:
         error: the error message; its first line is a summary.
         note: a remark about a result that is complete, such as files that could not be copied to
             the run directory, with the place where they are, or a returned object that was not
-            kept; None if there is none.
+            kept; of a search with several metrics, why the trial is PRUNED; None for no remark.
         failure: the kind of a failure: `exception`, `exit`, `signal`, `out of memory`,
             `GPU fault`, `lost executor`, `start deadline`, `timeout` or `port taken`.
         host: the name of the host on which the last attempt ended; None if it is unknown, and for

@@ -63,22 +63,32 @@ class PromotingSource(StudySource):
                     reports = records[number].reports
                     if report in reports and report + 1 in self._rule.rungs(number)[:1]:
                         self._reach(trials[number], report + 1, *reports[report])
-        if all(trial.state.is_final for trial in trials):
-            self._rule.close()  # More trials do not compete with those of a search that has ended.
+        # More trials do not compete with those of a search that has ended.
+        if all(trial.state.is_final for trial in trials) or not super().num_left:
+            self._rule.close()
         changed = []
         for trial in trials:
             if trial.state.is_final:
                 self._rule.end(trial.number, _has_failed(trial))
                 continue
-            has_stayed, is_paused = self._has_stayed(trial), trial.state == TrialState.PAUSED
+            was_told = bool(trial.number in records and records[trial.number].stops)
+            has_stayed, is_paused = (
+                self._has_stayed(trial, was_told),
+                trial.state == TrialState.PAUSED,
+            )
             if has_stayed and not is_paused:
                 changed.append(_change_of(trial, TrialState.PAUSED))
             elif is_paused and not has_stayed:  # With the arguments of another pruner.
                 changed.append(_change_of(trial, TrialState.WAITING))
         self._opened.record(*changed)
 
-    def _has_stayed(self, trial: Trial) -> bool:
-        """Count the reports of an unfinished trial; return True if it is at a rung."""
+    def _has_stayed(self, trial: Trial, was_told: bool) -> bool:
+        """Count the reports of an unfinished trial; return True if it pauses at a rung.
+
+        Args:
+            trial: the trial.
+            was_told: the earlier driver has told it to pause at the last rung that it had heard of.
+        """
         self._rule.promote(trial.number)
         reports = [(trial, *report) for report in trial.reports()]
         self._count(self._reported_values(reports))
@@ -88,9 +98,8 @@ class PromotingSource(StudySource):
             return False
         count, _ = self._last_reports.get(trial.number, (0, -1))
         rung = self._rule.last_rung(trial.number)
-        # A driver may have ended between its decision and the end of the process. If the trial is
-        # among the best, it goes on at once.
-        if rung is not None and (trial.state == TrialState.PAUSED or count == rung):
+        # A driver may have ended between its decision and the end of the process.
+        if rung is not None and (trial.state == TrialState.PAUSED or (was_told and count == rung)):
             self._rule.pause(trial.number)
         return self._rule.is_paused(trial.number)
 
@@ -167,10 +176,11 @@ class PromotingSource(StudySource):
     def _decide(self, trial: Trial) -> None:
         """Decide whether a trial goes on from the rungs that it has reached since the last time."""
         for rung, step, values in self._undecided.pop(trial.number, ()):
-            event = reports_event([(trial, step, rung - 1, values)], is_counted=True)
-            self._opened.journal.write([event])
             self._study.report(trial.configuration, rung - 1, *values)
             self._reach(trial, rung, *values)
+            why = {trial.number: "paused" if self._rule.is_paused(trial.number) else None}
+            event = reports_event([(trial, step, rung - 1, values)], True, why)
+            self._opened.journal.write([event])
 
     def _reach(self, trial: Trial, rung: int, *values: float) -> None:
         self._rule.reach(trial.number, *values)

@@ -26,7 +26,8 @@ class TrialRecord:
         reports: reported values, one of each metric, by step, or for a pruner that counts reports
             by the number of the report.
         last: the last step, and the number of its report.
-        stops: the reason for which the pruner has stopped a trial with several metrics.
+        stops: the reason for which the pruner has stopped the trial at its last report, for a
+            search with several metrics or a pruner that promotes trials.
         suggested: requested parameters of a search without a space dict: the value of each, and
             the JSON of the distribution from which it was sampled.
         attrs: system attributes that the sampler and the pruner stored with the trial.
@@ -108,6 +109,7 @@ def read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
                     record = records.setdefault(trial, TrialRecord())
                     record.reports.setdefault(number, values)
                     record.last[:] = [(step, number)]
+                    record.stops.clear()
                 for trial, reason in event.stops or ():
                     records[trial].stops[:] = [reason]
             case ParameterSuggested():
@@ -115,6 +117,8 @@ def read_records(events: Sequence[Event]) -> dict[int, TrialRecord]:
                 record.suggested[event.name] = (event.value, event.distribution)
             case AttributesStored():
                 records.setdefault(event.number, TrialRecord()).attrs.update(event.attrs)
+            case TrialChanged(state=TrialState.PAUSED):  # It may go on later.
+                records.setdefault(event.number, TrialRecord()).stops.clear()
             case TrialChanged(state=TrialState.WAITING):
                 if event.failure not in (None, Failure.LOST):
                     # The trial failed and starts from the beginning: its reports are discarded.

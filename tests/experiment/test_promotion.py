@@ -59,6 +59,36 @@ def test_trials_pause_after_the_commit_and_go_on_in_another_process(root: str) -
     assert not {"PAUSED", "WAITING"} & resumed.counts().keys()
 
 
+def weigh(rate: float) -> dict[str, float]:
+    """Report two metrics with a call for each, of which the second commits."""
+    from pathlib import Path
+
+    from sparkdl import context
+
+    Path("state").mkdir(exist_ok=True)
+    Path("state", "state").write_text("1")
+    for epoch in range(context.current().reported[0], EPOCHS):
+        context.report({"score": rate * (epoch + 1)}, step=epoch)
+        context.report({"cost": 2 - rate}, step=epoch, checkpoint="state")
+    return {"score": rate * EPOCHS, "cost": 2 - rate}
+
+
+def test_trials_of_two_metrics_pause_and_say_why(root: str) -> None:
+    run = experiment.search(
+        weigh,
+        SPACE,
+        pruner={"asha": {"promote": True, "reduction": 2, "max_reports": EPOCHS}},
+        num_trials=4,
+        parallelism=1,
+        **quiet(root, metric=["score", "cost"], direction=["max", "min"], seed=3),
+    )
+    best = max(run.trials, key=lambda trial: trial.params["rate"])  # It is so in both metrics.
+    assert run.pareto == [best]
+    for trial in run.trials:
+        assert (trial.state == "PRUNED") == (trial.note or "").startswith("paused at report ")
+        assert len(trial.history) == (EPOCHS if trial.state == "COMPLETE" else trial.attempts)
+
+
 def test_processes_of_a_gang_cannot_pause(root: str) -> None:
     with pytest.raises(ConfigError, match="workers_per_trial is 2, but the pruner promotes"):
         experiment.search(
