@@ -248,6 +248,7 @@ def load(
     version: int,
     batching: Batching | None = None,
     num_clients: Callable[[], int] | None = None,
+    timeout_s: float | None = None,
 ) -> LoadedVersion:
     """Load a version of a model: into this process, or with its loader into one of its own.
 
@@ -257,13 +258,14 @@ def load(
         version: the number of the version.
         batching: the options of batching; None computes each request alone.
         num_clients: see `Batcher`.
+        timeout_s: see `ModelProcess`.
 
     Raises:
         ValueError: if it is no model, or its loader fails.
         OSError: if its files cannot be read.
     """
     if storage.exists(storage.join(url, LOADER_FILE)):
-        return _with_loader(url, name, version, batching, num_clients)
+        return _with_loader(url, name, version, batching, num_clients, timeout_s)
     import tensorflow as tf
 
     with local_copy(url) as path, TemporaryDirectory(prefix="sparkdl-serving-") as temporary:
@@ -290,12 +292,13 @@ def _with_loader(
     version: int,
     batching: Batching | None,
     num_clients: Callable[[], int] | None,
+    timeout_s: float | None,
 ) -> LoadedVersion:
     """Load a model with a loader into a process of its own, which ends with the version."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(local_copy(url))
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        process = ModelProcess(folder)
+        process = ModelProcess(folder, timeout_s)
         # One at a time: a model that hangs takes no thread of the others.
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"sparkdl-{name}-{version}")
         stack.callback(executor.shutdown, wait=False, cancel_futures=True)

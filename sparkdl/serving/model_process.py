@@ -28,6 +28,8 @@ from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import Signature, TensorInfo
 
 _END_S = 2.0
+# The first call of a process compiles or loads what the others only use.
+FIRST_CALL = 10
 # By the loaders that read a format; a function of the user is like Triton's backend for Python.
 _PLATFORMS = {
     "torch.export": "pytorch_libtorch",
@@ -78,6 +80,7 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        self._has_computed = False
         self._connection = Connection(ours.detach())
         self._life = os.pidfd_open(self.process.pid)
         try:
@@ -86,14 +89,33 @@ class _Worker:
             self.end()
             raise
 
-    def compute(self, signature: str, arrays: Sequence[Array]) -> list[Any]:
-        """Return the array of each output, or a list of its rows of different lengths."""
-        send(self._connection, arrays, signature=signature)
-        return self._receive()
+    def compute(
+        self, signature: str, arrays: Sequence[Array], timeout_s: float | None = None
+    ) -> list[Any]:
+        """Return the array of each output, or a list of its rows of different lengths.
 
-    def _receive(self) -> list[Any]:
+        Args:
+            signature: the name of the signature.
+            arrays: the inputs.
+            timeout_s: seconds to wait, and `FIRST_CALL` times as many at the first call.
+
+        Raises:
+            TimeoutError: if the outputs do not come.
+            ModelFailed: if the model raises an exception.
+            EOFError: if the process ends.
+        """
+        send(self._connection, arrays, signature=signature)
+        factor = 1 if self._has_computed else FIRST_CALL
+        outputs = self._receive(None if timeout_s is None else factor * timeout_s)
+        self._has_computed = True
+        return outputs
+
+    def _receive(self, timeout_s: float | None = None) -> list[Any]:
         # A process that the model has forked may hold the other end of the socket.
-        if self._connection not in wait([self._connection, self._life]):
+        ready = wait([self._connection, self._life], timeout_s)
+        if not ready:
+            raise TimeoutError(f"it has computed for {timeout_s} s")
+        if self._connection not in ready:
             raise EOFError("the process has ended")
         arrays, header = receive(self._connection)
         if "error" in header:
@@ -119,14 +141,17 @@ class ModelProcess:
 
     Args:
         folder: the local folder of the model; it stays as long as this object is used.
+        timeout_s: the seconds after which a process that computes one request is ended, as nobody
+            waits for it any more; None for any time.
 
     Raises:
         ValueError: if the model cannot be loaded.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timeout_s: float | None = None) -> None:
         self.model: LoaderModel = read_loader_model(folder)
         self._folder = folder
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         try:
             self._worker: _Worker | None = _Worker(folder)
@@ -148,14 +173,20 @@ class ModelProcess:
 
         Raises:
             ModelFailed: if the model raises an exception.
-            RequestError: if a text is no UTF-8, or the process dies.
+            RequestError: if a text is no UTF-8, the process dies, or it takes too long.
         """
         pairs = zip(arrays, self.model.functions[signature].inputs, strict=True)
         inputs = [_decoded(*pair) for pair in pairs]
         with self._lock:
             worker = self._running()
             try:
-                outputs = worker.compute(signature, inputs)
+                outputs = worker.compute(signature, inputs, self._timeout_s)
+            except TimeoutError as exc:
+                worker.end()
+                self._worker = None
+                text = f"the process of the model was ended: {exc}"
+                _logger.error("%s: %s", self._folder, text)
+                raise RequestError("DEADLINE_EXCEEDED", text) from exc
             except (EOFError, OSError) as exc:
                 code, self._worker = worker.end(), None
                 text = f"the process of the model has ended with the code {code}"

@@ -127,7 +127,9 @@ def start(
         http, grpc = _listen(host, port, grpc_port, max_bytes, stack)
         # The connections of gRPC carry several requests at a time.
         num_clients = None if grpc else lambda: http.num_connections
-        served = ModelSet(_served_models(sources, choice, options, num_clients), memory_bytes)
+        served = ModelSet(
+            _served_models(sources, choice, options, num_clients, timeout_s), memory_bytes
+        )
         stack.callback(served.close)
         with without_noise():
             served.start()
@@ -263,7 +265,8 @@ def _served_models(
     choice: Choice,
     options: Batching | None,
     num_clients: Callable[[], int] | None,
+    timeout_s: float | None,
 ) -> list[ServedModel]:
     sizes = {1, *((options.allowed_batch_sizes or (options.max_batch_size,)) if options else ())}
-    loader = functools.partial(load, batching=options, num_clients=num_clients)
+    loader = functools.partial(load, batching=options, num_clients=num_clients, timeout_s=timeout_s)
     return [ServedModel(source, choice, loader, tuple(sorted(sizes))) for source in sources]

@@ -325,6 +325,20 @@ def test_a_model_that_hangs_leaves_the_other_models_alone(
     assert eventually(lambda: not Path(f"/proc/{forked}").exists(), 20)
 
 
+def test_a_process_that_hangs_is_ended_after_the_limit_of_the_server(
+    version: models.ModelVersion, root: str
+) -> None:
+    hang, plain = ({"instances": [{"text": text, "scale": 1.0}]} for text in ("hang", "a b"))
+    path = "/v1/models/any:predict"
+    with serving.start("any", root=root, port=0, timeout_s=2.0) as server:
+        first = _process_of(os.getpid())
+        status, answer = ask(server, path, hang)
+        assert status == 504 and "deadline" in answer["error"]
+        assert eventually(lambda: ask(server, path, plain)[0] == 200)
+        assert _process_of(os.getpid()) != first
+    assert not Path(f"/proc/{first}").exists()
+
+
 def test_a_loader_that_fails_here_is_not_exported(weights: Path, root: str) -> None:
     with pytest.raises(ConfigError, match=r"FileNotFoundError: .*weights\.bin is missing"):
         exported(weights, root, loader=embedder.fail, signature=np.ones((2, 2)))
