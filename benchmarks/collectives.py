@@ -1,7 +1,8 @@
 """Compare `allreduce` in rounds with the ring that it replaces, for short arrays and many ranks.
 
-Both run on the same ranks in turns. With `--delay-ms`, the hosts are network namespaces with that
-delay between them, see `lib.slow_hosts`; otherwise all ranks share one host. The result is the best
+Both run on the same ranks in turns. With `--delay-ms` or `--rate-mbit`, the hosts are network
+namespaces with that delay between them, or that rate, see `lib.slow_hosts`; otherwise all ranks
+share one host. The result is the best
 block of calls, since other load on the machine only adds time.
 
     python -m benchmarks.collectives --ranks 2 4 8 16 32 --bytes 24e3 1e6 100e6
@@ -26,10 +27,10 @@ import numpy as np
 
 from benchmarks.lib.machine import machine
 from benchmarks.lib.slow_hosts import address_of, enter, slow_hosts
+from sparkdl.distribute import ring_calls
 from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.ring_calls import NUM_CALLS_BEFORE_STRIDES
 
 BLOCKS = 6  # Of calls, in turns; the first warms up.
 BUDGET_BYTES = 100_000_000  # That a block of calls reduces on all ranks, about.
@@ -46,7 +47,7 @@ def run_rank(rank: int, pipe: Connection, host: int, namespace: str, sizes: list
     pipe.send(Endpoint(address, listener.getsockname()[1], str(host)))
     endpoints, secret = pipe.recv()
     ring = join(Invitation(rank, endpoints, secret), listener)
-    for _ in range(NUM_CALLS_BEFORE_STRIDES):
+    for _ in range(ring_calls.NUM_CALLS_BEFORE_STRIDES):
         ring.barrier()
     begun = time.perf_counter()
     ring.barrier()
@@ -116,12 +117,16 @@ def main() -> None:
     parser.add_argument("--bytes", default=[24_000, 1_000_000, 100_000_000], **numbers)
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--rate-mbit", type=float, default=0.0)
+    parser.add_argument("--all-in-rounds", action="store_true", help="long arrays too")
     options = parser.parse_args()
     rows, about = [], machine()
+    if options.all_in_rounds:
+        ring_calls.longest_in_rounds = lambda nodes: 1 << 40
     with contextlib.ExitStack() as stack:
         namespaces: list[str] = []
-        if options.delay_ms:
-            hosts = slow_hosts(options.hosts, options.delay_ms / 1e3)
+        if options.delay_ms or options.rate_mbit:
+            hosts = slow_hosts(options.hosts, options.delay_ms / 1e3, options.rate_mbit)
             namespaces = stack.enter_context(hosts)
         for count in options.ranks:
             for row in measure_ranks(count, namespaces, options.bytes):
@@ -130,7 +135,7 @@ def main() -> None:
                 rows.append(row)
                 values = [f"{name} {value:.4g}" for name, value in row.items()]
                 print(", ".join(values), file=sys.stderr)
-    print(json.dumps({"machine": about, "delay_ms": options.delay_ms, "rows": rows}, indent=1))
+    print(json.dumps({"machine": about, **vars(options), "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Hosts on one machine whose network has a set delay: namespaces, and a switch that holds packets.
+"""Hosts on one machine whose network has a set delay, or a set rate: network namespaces.
 
-Not every kernel has `netem`; the switch is a process of its own, in Python. It delays, and does not
-limit: use it for short arrays. Needs root and the command `ip`.
+Not every kernel has `netem`: a switch in Python, a process of its own, delays packets. It does not
+limit their rate, and is for short arrays. `tc` limits the rate, on a bridge of the kernel. Needs
+root and the commands `ip` and `tc`.
 """
 
 import contextlib
@@ -39,30 +40,55 @@ def address_of(host: int) -> str:
 
 
 @contextlib.contextmanager
-def slow_hosts(count: int, delay_s: float) -> Iterator[list[str]]:
+def slow_hosts(count: int, delay_s: float, rate_mbit: float) -> Iterator[list[str]]:
     """Make hosts; yield their namespaces.
 
     Args:
         count: number of hosts.
-        delay_s: seconds from a host to another, one way.
+        delay_s: seconds from a host to another, one way; 0 for a network with a set rate.
+        rate_mbit: megabits per second that each host sends at most, without a delay.
     """
-    name = f"slow{secrets.token_hex(3)}"
+    name = f"sl{secrets.token_hex(3)}"
     namespaces = [f"{name}n{host}" for host in range(count)]
     with contextlib.ExitStack() as stack:
         for namespace in namespaces:
             _ip("netns", "add", namespace)
             stack.callback(_ip, "netns", "del", namespace)
             _ip("-n", namespace, "link", "set", "lo", "up")
-        receiver, sender = multiprocessing.Pipe(duplex=False)
-        switch = multiprocessing.Process(target=_switch, args=(namespaces, delay_s, sender))
-        switch.start()
-        stack.callback(switch.join)
-        stack.callback(switch.kill)
-        receiver.recv()
+        if delay_s:
+            _start_switch(namespaces, delay_s, stack)
+        else:
+            _make_bridge(name, namespaces, rate_mbit, stack)
         for host, namespace in enumerate(namespaces):
             _ip("-n", namespace, "addr", "add", f"{address_of(host)}/24", "dev", "e0")
-            _ip("-n", namespace, "link", "set", "e0", "mtu", str(MTU), "up")
+            _ip("-n", namespace, "link", "set", "e0", "up")
         yield namespaces
+
+
+def _make_bridge(
+    name: str, namespaces: Sequence[str], rate_mbit: float, stack: contextlib.ExitStack
+) -> None:
+    _ip("link", "add", name, "type", "bridge")
+    stack.callback(_ip, "link", "del", name)
+    _ip("link", "set", name, "up")
+    for namespace in namespaces:
+        link = f"{namespace}v"
+        _ip("link", "add", link, "type", "veth", "peer", "name", "e0", "netns", namespace)
+        _ip("link", "set", link, "master", name, "up")
+        limit = ["tbf", "rate", f"{rate_mbit}mbit", "burst", "256kb", "latency", "100ms"]
+        tc = ["tc", "-n", namespace, "qdisc", "add", "dev", "e0", "root", *limit]
+        subprocess.run(tc, check=True)
+
+
+def _start_switch(namespaces: Sequence[str], delay_s: float, stack: contextlib.ExitStack) -> None:
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    switch = multiprocessing.Process(target=_switch, args=(namespaces, delay_s, sender))
+    switch.start()
+    stack.callback(switch.join)
+    stack.callback(switch.kill)
+    receiver.recv()
+    for namespace in namespaces:
+        _ip("-n", namespace, "link", "set", "e0", "mtu", str(MTU))
 
 
 def _ip(*arguments: str) -> None:

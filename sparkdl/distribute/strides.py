@@ -25,8 +25,6 @@ from sparkdl.distribute.shared_memory import BLOCK_BYTES
 
 # Shorter arrays are gathered as a whole, which takes half as many steps.
 SHORT_BYTES = 1 << 15
-# Longer arrays go around the ring, whose blocks travel while others are added.
-LONG_BYTES = 1 << 20
 # The largest number of bytes that all ranks together gather behind their records.
 GATHERED_BYTES = 1 << 19
 
@@ -34,21 +32,22 @@ GATHERED_BYTES = 1 << 19
 def longest_in_rounds(nodes: Sequence[str]) -> int:
     """Return the bytes of the longest array that is reduced in rounds; 0 if all take the ring.
 
-    Between hosts, each step takes time; within a host, only many ranks save enough of them. The
-    rule has no measurement in it: a training that is repeated or continued has the same bits.
+    Between hosts, each step takes time; within a host, only many ranks save enough of them. Of
+    longer arrays, the ring passes some blocks on while others are added. The rule has no
+    measurement in it: a training that is repeated or continued has the same bits.
 
     Args:
         nodes: host names, by rank.
 
     Example:
         >>> longest_in_rounds("aabb"), longest_in_rounds("aaaa")
-        (1048576, 0)
+        (32768, 0)
     """
-    if len(set(nodes)) > 1:
-        return LONG_BYTES if len(nodes) >= 4 else 0
-    if len(nodes) >= 16:
-        return LONG_BYTES
-    return SHORT_BYTES if len(nodes) >= 8 else 0
+    has_hosts = len(set(nodes)) > 1
+    few, many, longest = (4, 8, 8 * SHORT_BYTES) if has_hosts else (8, 16, 2 * SHORT_BYTES)
+    if len(nodes) >= many:
+        return longest
+    return SHORT_BYTES if len(nodes) >= few else 0
 
 
 def plan_strides(nodes: Sequence[str]) -> tuple[list[int], list[int]]:

@@ -19,11 +19,18 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.links import Links
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.strides import GATHERED_BYTES, LONG_BYTES, SHORT_BYTES, plan_strides
+from sparkdl.distribute.strides import (
+    GATHERED_BYTES,
+    SHORT_BYTES,
+    longest_in_rounds,
+    plan_strides,
+)
 from sparkdl.distribute.timed_links import start_recording, stop_recording
 from sparkdl.errors import PeerLostError
 from tests.helpers.gang import invitations
 from tests.helpers.rings import on_all
+
+LONGEST = 1 << 20
 
 
 class Gangs:
@@ -55,9 +62,7 @@ def gangs() -> Iterator[Gangs]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open the further connections at the first call, of few ranks of one host too."""
     monkeypatch.setattr(ring_calls, "NUM_CALLS_BEFORE_STRIDES", 0)
-    monkeypatch.setattr(
-        ring_calls, "longest_in_rounds", lambda nodes: LONG_BYTES * (len(nodes) >= 4)
-    )
+    monkeypatch.setattr(ring_calls, "longest_in_rounds", lambda nodes: LONGEST * (len(nodes) >= 4))
 
 
 @pytest.mark.parametrize("size", range(2, 40))
@@ -80,6 +85,14 @@ def test_a_value_reaches_each_rank_from_each_other_once(size: int) -> None:
 
 def test_hosts_with_different_numbers_of_ranks_keep_the_order_of_the_ring() -> None:
     assert plan_strides("aab") == ([0, 1, 2], [2, 1])
+
+
+def test_more_ranks_and_hosts_reduce_longer_arrays_in_rounds() -> None:
+    for num_hosts in (1, 2):
+        longest = [longest_in_rounds("ab"[:num_hosts] * n) for n in range(1, 40)]
+        assert longest == sorted(longest)
+        assert longest[0] == 0 < longest[-1]
+    assert all(longest_in_rounds("ab" * n) >= longest_in_rounds("aa" * n) for n in range(1, 20))
 
 
 DTYPES = [np.dtype(name) for name in ("f4", "f8", "f2", "i8", "u1")] + [
@@ -216,7 +229,7 @@ def broadcast(ring: Ring) -> Any:
 
 CALLS = {
     "broadcast": broadcast,
-    "long": lambda ring: ring.allreduce(np.zeros(LONG_BYTES // 8 + 1)),
+    "long": lambda ring: ring.allreduce(np.zeros(LONGEST // 8 + 1)),
     "medium": lambda ring: ring.allreduce(np.zeros(30_000)),
     "other": lambda ring: ring.allreduce(np.zeros(4), "sum"),
     "vote": lambda ring: ring.vote(1),
