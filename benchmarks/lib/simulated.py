@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lib.hartmann import EPOCHS, NAMES, Curve, curve
+from lib.hartmann import EPOCHS, NAMES, curve
 from sparkdl.cluster.slots import Slots
 from sparkdl.runner.concurrency import Concurrency
 from sparkdl.runner.loop.trial_loop import LOCAL_POLL_S
@@ -51,6 +51,7 @@ class Setting:
         trials: how many configurations.
         epoch_s, spread: seconds of an epoch, see `hartmann.curve`.
         seed: of the sampler.
+        budget_s: slot seconds after which the search ends.
     """
 
     slots: int
@@ -58,8 +59,23 @@ class Setting:
     epoch_s: float
     spread: float
     seed: int = 0
+    budget_s: float = math.inf
 
-    def curve(self, params: Mapping[str, Any]) -> Curve:
+    @property
+    def space(self) -> Space:
+        """What is searched."""
+        return SPACE
+
+    @property
+    def objectives(self) -> Mapping[str, str]:
+        """The direction of each metric."""
+        return {"value": "max"}
+
+    def values(self, made: Any, step: int) -> tuple[float, ...]:
+        """Return what a configuration reports at a step, a value of each metric."""
+        return (made.scores[step],)
+
+    def curve(self, params: Mapping[str, Any]) -> Any:
         """Return the values that a configuration would report."""
         return curve(params, self.epoch_s, self.spread)
 
@@ -68,13 +84,27 @@ class Setting:
 class Found:
     """The result of a search: wall seconds, best score of a complete trial, and cost.
 
-    `reports` are the time and the score of each report that was the best so far.
+    `slot_s` are the seconds of all slots in which trials ran, and `complete` the values of the
+    complete trials. `reports` are the time and the first value of each report that was the best so
+    far.
     """
 
     wall_s: float = 0.0
-    best: float = 0.0
+    slot_s: float = 0.0
     epochs: int = 0
+    complete: list[tuple[float, ...]] = field(default_factory=list)
     reports: list[tuple[float, float]] = field(default_factory=list)
+    staged: float = 0.0
+
+    @property
+    def best(self) -> float:
+        """The best first value of a complete trial."""
+        return max((values[0] for values in self.complete), default=self.staged)
+
+    def advance(self, now: float, running: int) -> None:
+        """Let the time pass in which so many trials ran."""
+        self.slot_s += running * (now - self.wall_s)
+        self.wall_s = now
 
     def reported(self, now: float, score: float) -> None:
         """Count a report."""
@@ -98,11 +128,11 @@ class Simulation:
 
     def __init__(self, search: SearchSettings, setting: Setting, target: float) -> None:
         self._search, self._setting, self._target = search, setting, target
-        self._study = Study(search, {"value": "max"}, setting.seed)
+        self._study = Study(search, setting.objectives, setting.seed)
         self._study.queue_initial()
         slots = Slots(setting.slots, setting.slots, "simulated")
         self._concurrency = Concurrency(lambda: slots)
-        self._curves: list[Curve] = []
+        self._curves: list[Any] = []
         self._ready: deque[int] = deque()
         self._running = self._started = 0
         self._events: list[tuple[float, int, int, int | None]] = []
@@ -114,11 +144,13 @@ class Simulation:
         self._fill(0.0)
         while self._events and self.found.time_to(self._target) == math.inf:
             now, _, trial, step = heapq.heappop(self._events)
+            self.found.advance(now, self._running)
+            if self.found.slot_s >= self._setting.budget_s:
+                break
             if step is None:
                 self._end(trial, TrialState.PRUNED, now)
             else:
                 self._report(trial, step, now)
-            self.found.wall_s = now
         return self.found
 
     def _fill(self, now: float) -> None:
@@ -141,32 +173,34 @@ class Simulation:
         heapq.heappush(self._events, (when, next(self._order), trial, step))
 
     def _report(self, trial: int, step: int, now: float) -> None:
-        scores, epoch_s = self._curves[trial].scores, self._curves[trial].epoch_s
-        self.found.reported(now, scores[step])
-        self._study.report(trial, step, scores[step])
+        values = self._setting.values(self._curves[trial], step)
+        epoch_s = self._curves[trial].epoch_s
+        self.found.reported(now, values[0])
+        self._study.report(trial, step, *values)
         stop = self._study.should_prune(trial)
         if step + 1 == EPOCHS:
-            self.found.best = max(self.found.best, scores[step])
-            self._end(trial, TrialState.COMPLETE, now, scores[step])
+            self.found.complete.append(values)
+            self._end(trial, TrialState.COMPLETE, now, values)
         elif stop:
             # It hears of it at its next report, and is ended if that takes too long.
             self._at(now + min(epoch_s, STOP_GRACE_S), trial, None)
         else:
             self._at(now + epoch_s, trial, step + 1)
 
-    def _end(self, trial: int, state: TrialState, now: float, score: float | None = None) -> None:
-        self._study.tell(trial, state, None if score is None else [score])
+    def _end(
+        self, trial: int, state: TrialState, now: float, values: tuple[float, ...] = ()
+    ) -> None:
+        self._study.tell(trial, state, values or None)
         self._running -= 1
         self._fill(now)
 
 
 def simulate(algorithm: str, pruner: Any, setting: Setting, target: float = math.inf) -> Found:
     """One search, to the end of its last trial, or until one has reported the target."""
-    return Simulation(
-        SearchSettings(space=SPACE, algorithm=algorithm, pruner=pruner, num_trials=setting.trials),
-        setting,
-        target,
-    ).run()
+    search = SearchSettings(
+        space=setting.space, algorithm=algorithm, pruner=pruner, num_trials=setting.trials
+    )
+    return Simulation(search, setting, target).run()
 
 
 class PromotingSimulation:
@@ -182,13 +216,13 @@ class PromotingSimulation:
 
     def __init__(self, algorithm: str, pruner: Mapping[str, Any], setting: Setting) -> None:
         self._setting = setting
-        search = SearchSettings(space=SPACE, algorithm=algorithm, pruner=pruner)
-        self._study = Study(search, {"value": "max"}, setting.seed)
-        self._rule = promotion_of(NamedPruner.of(pruner), "max")
+        search = SearchSettings(space=setting.space, algorithm=algorithm, pruner=pruner)
+        self._study = Study(search, setting.objectives, setting.seed)
+        self._rule = promotion_of(NamedPruner.of(pruner), *setting.objectives.values())
         slots = Slots(setting.slots, setting.slots, "simulated")
         self._concurrency = Concurrency(lambda: slots)
         self._params: list[dict[str, Any]] = []
-        self._curves: list[Curve] = []
+        self._curves: list[Any] = []
         self._steps: list[int] = []
         self._ready: deque[int] = deque()
         self._running = self._started = 0
@@ -201,8 +235,10 @@ class PromotingSimulation:
         self._fill(0.0)
         while self._events:
             now, _, trial = heapq.heappop(self._events)
+            self.found.advance(now, self._running)
+            if self.found.slot_s >= self._setting.budget_s:
+                break
             self._report(trial, now)
-            self.found.wall_s = now
         return self.found
 
     def _next(self) -> int | None:
@@ -237,20 +273,21 @@ class PromotingSimulation:
         heapq.heappush(self._events, (when, next(self._order), trial))
 
     def _report(self, trial: int, now: float) -> None:
-        score, epoch_s = self._curves[trial].scores[self._steps[trial]], self._curves[trial].epoch_s
-        self.found.reported(now, score)
+        values = self._setting.values(self._curves[trial], self._steps[trial])
+        epoch_s = self._curves[trial].epoch_s
+        self.found.reported(now, values[0])
         self._steps[trial] += 1
         rungs = self._rule.rungs(trial)
         if self._steps[trial] == EPOCHS:
-            self.found.best = max(self.found.best, score)
+            self.found.complete.append(values)
             self._rule.end(trial)
-            self._study.tell(trial, TrialState.COMPLETE, [score])
+            self._study.tell(trial, TrialState.COMPLETE, values)
         elif not rungs or self._steps[trial] != rungs[0]:
             self._at(now + epoch_s, trial)
             return
         else:
-            self._study.reach(self._params[trial], rungs[0], score)
-            if self._rule.reach(trial, score):
+            self._study.reach(self._params[trial], rungs[0], *values)
+            if self._rule.reach(trial, *values):
                 self._at(now + LOCAL_POLL_S + epoch_s, trial)
                 return
         self._running -= 1
@@ -298,7 +335,7 @@ def in_stages(setting: Setting, rungs: tuple[int, ...], size: int) -> Found:
                     reports.append((at, one.scores[step]))
                 found.wall_s = max(found.wall_s, since + begin_s + one_s)
         left.sort(key=lambda one: -one.scores[end - 1])
-        found.best, before = left[0].scores[end - 1], end
+        found.staged, before = left[0].scores[end - 1], end
         left = left[: max(1, len(left) // ETA)]
     for when, score in sorted(reports):
         found.reported(when, score)
