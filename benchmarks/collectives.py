@@ -38,7 +38,9 @@ BUDGET_BYTES = 100_000_000  # That a block of calls reduces on all ranks, about.
 Row = dict[str, Any]
 
 
-def run_rank(rank: int, pipe: Connection, host: int, namespace: str, sizes: list[int]) -> None:
+def run_rank(
+    rank: int, pipe: Connection, host: int, namespace: str, sizes: list[int], most: int
+) -> None:
     """Join the ring of all ranks, and measure; rank 0 sends the results."""
     if namespace:
         enter(namespace)
@@ -52,17 +54,23 @@ def run_rank(rank: int, pipe: Connection, host: int, namespace: str, sizes: list
     begun = time.perf_counter()
     ring.barrier()
     found = [{"open_ms": 1e3 * (time.perf_counter() - begun)}]
-    found += [measure(ring, num_bytes) for num_bytes in sizes]
+    found += [measure(ring, num_bytes, most) for num_bytes in sizes]
     pipe.send(found)
     pipe.recv()
     ring.close()
 
 
-def measure(ring: Ring, num_bytes: int) -> Row:
-    """Return the milliseconds of a call of each kind, and the CPU milliseconds of this rank."""
+def measure(ring: Ring, num_bytes: int, most: int) -> Row:
+    """Return the milliseconds of a call of each kind, and the CPU milliseconds of this rank.
+
+    Args:
+        ring: the ring.
+        num_bytes: bytes of the array.
+        most: the largest number of calls in a block.
+    """
     array = np.ones(num_bytes // 4, np.float32)
     out = np.empty_like(array)
-    num_calls = int(max(2, min(50, BUDGET_BYTES / (num_bytes + 50_000) / ring.size)))
+    num_calls = int(max(2, min(most, BUDGET_BYTES / (num_bytes + 50_000) / ring.size)))
     strides, found = ring._strides, Row(bytes=num_bytes)
     for number in range(BLOCKS):
         for kind in ("ring", "rounds") if number % 2 else ("rounds", "ring"):
@@ -80,7 +88,7 @@ def measure(ring: Ring, num_bytes: int) -> Row:
     return found
 
 
-def measure_ranks(count: int, namespaces: list[str], sizes: list[int]) -> list[Row]:
+def measure_ranks(count: int, namespaces: list[str], sizes: list[int], most: int) -> list[Row]:
     """Return the results of some ranks, spread over the hosts in order."""
     hosts = [rank * max(1, len(namespaces)) // count for rank in range(count)]
     pipes, processes = [], []
@@ -88,7 +96,7 @@ def measure_ranks(count: int, namespaces: list[str], sizes: list[int]) -> list[R
         own, theirs = multiprocessing.Pipe()
         namespace = namespaces[host] if namespaces else ""
         process = multiprocessing.Process(
-            target=run_rank, args=(rank, theirs, host, namespace, sizes)
+            target=run_rank, args=(rank, theirs, host, namespace, sizes, most)
         )
         process.start()
         pipes.append(own)
@@ -118,6 +126,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--rate-mbit", type=float, default=0.0)
+    parser.add_argument("--calls", type=int, default=50, help="in a block, at most")
     parser.add_argument("--all-in-rounds", action="store_true", help="long arrays too")
     options = parser.parse_args()
     rows, about = [], machine()
@@ -129,7 +138,7 @@ def main() -> None:
             hosts = slow_hosts(options.hosts, options.delay_ms / 1e3, options.rate_mbit)
             namespaces = stack.enter_context(hosts)
         for count in options.ranks:
-            for row in measure_ranks(count, namespaces, options.bytes):
+            for row in measure_ranks(count, namespaces, options.bytes, options.calls):
                 row["ratio"] = round(row["rounds"] / row["ring"], 3)
                 row["load"] = round(os.getloadavg()[0], 1)
                 rows.append(row)
