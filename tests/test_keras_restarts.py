@@ -167,7 +167,10 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return enter
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=pytest.mark.thorough) if k in (saves, warms) else k for k in KINDS],
+)
 def test_a_restarted_fit_ends_as_an_undisturbed_one(
     places: Any, kind: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:

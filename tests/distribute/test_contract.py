@@ -39,7 +39,9 @@ TRAINED = ["weights", "history", "validation of few rows"]
 WAYS_OF_TWO = [("two", "optimizer"), ("two", "horovod")]
 with_two = pytest.mark.parametrize(("ranks", "way"), WAYS_OF_TWO, indirect=["ranks"])
 with_both = pytest.mark.parametrize(
-    ("ranks", "way"), [*WAYS_OF_TWO, ("three", "optimizer")], indirect=["ranks"]
+    ("ranks", "way"),
+    [*WAYS_OF_TWO, pytest.param("three", "optimizer", marks=pytest.mark.thorough)],
+    indirect=["ranks"],
 )
 
 

@@ -30,7 +30,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 EACH_KERAS = [
     pytest.param({}, id="keras"),
-    pytest.param(TF_KERAS, id="tf_keras", marks=needs_tf_keras),
+    pytest.param(TF_KERAS, id="tf_keras", marks=[needs_tf_keras, pytest.mark.thorough]),
 ]
 
 

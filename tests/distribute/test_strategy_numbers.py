@@ -17,7 +17,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return launch("strategy_numbers.numbers", folder, "worker", kind="local")[0]
 
 
-@pytest.mark.parametrize(("num_workers", "program"), [(2, "numbers"), (3, "few_numbers")])
+@pytest.mark.parametrize(
+    ("num_workers", "program"),
+    [(2, "numbers"), pytest.param(3, "few_numbers", marks=pytest.mark.thorough)],
+)
 def test_several_workers_give_the_numbers_of_one_process(
     num_workers: int, program: str, alone: Any, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("legacy", ["0", "1"])
+@pytest.mark.parametrize("legacy", ["0", pytest.param("1", marks=pytest.mark.thorough)])
 def test_callbacks_report_after_batches_and_epochs(legacy: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FIT],

@@ -411,7 +411,7 @@ def test_a_pass_that_ends_early_changes_nothing_for_the_next(
     assert [flat(one) for one in passes(made, 2)] == [list(range(23))] * 2
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.thorough), 3])
 def test_more_ranks_than_rows(make: Make, activate: Activate, rows: int) -> None:
     dataset = make(rows)
     ranks = of_all_ranks(dataset, activate, 4, batch_size_per_worker=2)

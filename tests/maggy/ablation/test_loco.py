@@ -87,7 +87,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("legacy", ["0", "1"])
+@pytest.mark.parametrize("legacy", ["0", pytest.param("1", marks=pytest.mark.thorough)])
 def test_a_sequential_without_layers(legacy: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MODELS],

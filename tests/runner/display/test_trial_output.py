@@ -61,7 +61,7 @@ for _ in range(2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verbose", ["1", "2"])
+@pytest.mark.parametrize("verbose", ["1", pytest.param("2", marks=pytest.mark.thorough)])
 def test_epochs_that_all_ranks_print_are_shown_once(tmp_path: Path, verbose: str) -> None:
     """With the log of Keras itself, whose lines differ in their times."""
     printed = subprocess.run(
