@@ -3,7 +3,7 @@
 import hashlib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from sparkdl.files import storage
 from sparkdl.files.layout import RunPaths
 from sparkdl.runs import table
 from sparkdl.runs.run import Run
-from sparkdl.runs.tried_values import tried
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "tried"]
 
 # Rows that are shown although they are the same in all runs.
 _ALWAYS = {("result", "state"), ("result", "trials"), ("result", "duration in s")}
@@ -25,6 +24,9 @@ _GROUPS = ("result", "metrics", "parameters", "tried", "environment", "packages"
 _FACTS = ("description", "function", "plan", "framework", "seed", "user", "host", "git_commit")
 
 Rows = dict[tuple[str, str], list[Any]]
+
+# The most values of a parameter that are listed.
+MAX_LISTED = 4
 
 
 class Comparison:
@@ -198,3 +200,26 @@ def _text(url: str) -> str:
         return storage.read(url).decode(errors="replace")
     except FileNotFoundError:
         return ""
+
+
+def tried(params: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return the values of a parameter as text, of many values the ends.
+
+    Args:
+        params: the parameters of each trial.
+        name: the name of the parameter.
+
+    Example:
+        >>> tried([{"units": 16}, {"units": 32}, {"units": 16}], "units")
+        '16, 32'
+        >>> tried([{"units": n} for n in range(10)], "units")
+        '0 to 9, 10 values'
+    """
+    values = list(dict.fromkeys(json.dumps(each[name]) for each in params if name in each))
+    texts = [table.cell(json.loads(value)) for value in values]
+    if len(texts) <= MAX_LISTED:
+        return ", ".join(texts)
+    numbers = [json.loads(value) for value in values]
+    if all(isinstance(number, int | float) for number in numbers):
+        return f"{table.cell(min(numbers))} to {table.cell(max(numbers))}, {len(texts)} values"
+    return f"{', '.join(texts[:MAX_LISTED])} ... {len(texts)} values"
