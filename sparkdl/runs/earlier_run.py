@@ -27,7 +27,7 @@ from sparkdl.runs.differences import (
 from sparkdl.runs.events import TrialsAdded
 from sparkdl.runs.ids_and_seeds import new_run_id
 from sparkdl.runs.journal import scan_journal
-from sparkdl.runs.views.comparison import tried
+from sparkdl.runs.table import tried
 
 # The runs whose description is read, the files of code, and the lines of a file's difference.
 MAX_LOOKED_AT = 20

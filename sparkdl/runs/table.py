@@ -2,8 +2,9 @@
 
 import functools
 import html as markup
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ MAX_MESSAGE = 1000
 
 # A longer title of a column may be broken after its underscores.
 MAX_TITLE = 16
+
+# The most values of a parameter that are listed.
+MAX_LISTED = 4
 
 # Of the numbers of trials without a metric, the table shows the first ones.
 MAX_UNNAMED = 8
@@ -376,3 +380,18 @@ def _td(title: str, cell: str, style: str, trial: Trial | None = None) -> str:
     return (
         f'<td{whole} style="text-align:{side};padding:2px 10px;{style}">{markup.escape(cell)}</td>'
     )
+
+
+def tried(params: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return the values of a parameter in trials as text, of many values the ends.
+
+    Example:
+        >>> tried([{"units": n} for n in range(10)], "units")
+        '0 to 9, 10 values'
+    """
+    values = [*{json.dumps(each[name]): each[name] for each in params if name in each}.values()]
+    texts = [cell(value) for value in values]
+    if len(texts) > MAX_LISTED and all(isinstance(value, int | float) for value in values):
+        return f"{cell(min(values))} to {cell(max(values))}, {len(texts)} values"
+    more = f" ... {len(texts)} values" if len(texts) > MAX_LISTED else ""
+    return ", ".join(texts[:MAX_LISTED]) + more

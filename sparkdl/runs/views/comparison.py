@@ -3,7 +3,7 @@
 import hashlib
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from sparkdl.runs.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison", "tried"]
+__all__ = ["Comparison"]
 
 # Rows that are shown although they are the same in all runs.
 _ALWAYS = {("result", "state"), ("result", "trials"), ("result", "duration in s")}
@@ -24,9 +24,6 @@ _GROUPS = ("result", "metrics", "parameters", "tried", "environment", "packages"
 _FACTS = ("description", "function", "plan", "framework", "seed", "user", "host", "git_commit")
 
 Rows = dict[tuple[str, str], list[Any]]
-
-# The most values of a parameter that are listed.
-MAX_LISTED = 4
 
 
 class Comparison:
@@ -154,7 +151,7 @@ def _fields(run: Run) -> dict[tuple[str, str], Any]:
     if len(run.trials) > 1:
         params = [trial.params for trial in run.trials]
         names = dict.fromkeys(name for each in params for name in each)
-        fields |= {("tried", name): tried(params, name) for name in names}
+        fields |= {("tried", name): table.tried(params, name) for name in names}
     fields |= {("environment", name): value for name, value in _environment(run).items()}
     packages = _packages(run.path)
     return fields | {("packages", name): version for name, version in packages.items()}
@@ -200,26 +197,3 @@ def _text(url: str) -> str:
         return storage.read(url).decode(errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def tried(params: Iterable[Mapping[str, Any]], name: str) -> str:
-    """Return the values of a parameter as text, of many values the ends.
-
-    Args:
-        params: the parameters of each trial.
-        name: the name of the parameter.
-
-    Example:
-        >>> tried([{"units": 16}, {"units": 32}, {"units": 16}], "units")
-        '16, 32'
-        >>> tried([{"units": n} for n in range(10)], "units")
-        '0 to 9, 10 values'
-    """
-    values = list(dict.fromkeys(json.dumps(each[name]) for each in params if name in each))
-    texts = [table.cell(json.loads(value)) for value in values]
-    if len(texts) <= MAX_LISTED:
-        return ", ".join(texts)
-    numbers = [json.loads(value) for value in values]
-    if all(isinstance(number, int | float) for number in numbers):
-        return f"{table.cell(min(numbers))} to {table.cell(max(numbers))}, {len(texts)} values"
-    return f"{', '.join(texts[:MAX_LISTED])} ... {len(texts)} values"
