@@ -67,6 +67,20 @@ def from_json(text: str | bytes) -> Any:
     return json.loads(text, object_hook=_restored if has_floats else None)
 
 
+def object_of(text: bytes) -> dict[str, Any]:
+    """Return the JSON object of a text; an empty one if the text is none, or damaged.
+
+    Example:
+        >>> object_of(b'{"step": 3}'), object_of(b'{"ste')
+        ({'step': 3}, {})
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def _restored(value: dict[str, Any]) -> Any:
     return float(value[_FLOAT]) if value.keys() == {_FLOAT} else value
 

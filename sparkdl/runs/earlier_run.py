@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from sparkdl.files import resources, storage
-from sparkdl.files.jsonl import from_json, read_lines
+from sparkdl.files.jsonl import from_json, object_of, read_lines
 from sparkdl.files.layout import RunPaths
 from sparkdl.runs.differences import (
     Difference,
@@ -64,7 +64,7 @@ def find_earlier(path: str, description: Mapping[str, Any]) -> str | None:
     }
     found = []
     for url, text in storage.read_many(urls).items():
-        other = _parsed(text)
+        other = object_of(text)
         is_older = (created := _created(other)) and created < (_created(description) or created)
         if is_older and other.get("name") == description["name"]:
             found.append((created, urls[url]))
@@ -83,14 +83,6 @@ def _created(description: Mapping[str, Any]) -> datetime | None:
         return None
 
 
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def differences(before: str, now: str, params: Sequence[Mapping[str, Any]]) -> Differences:
     """Return what differs between two runs: code, parameters, options, data and environment.
 
@@ -102,7 +94,7 @@ def differences(before: str, now: str, params: Sequence[Mapping[str, Any]]) -> D
     Raises:
         FileNotFoundError: if one of them is no run.
     """
-    old, new = (_parsed(storage.read(RunPaths(path).run)) for path in (before, now))
+    old, new = (object_of(storage.read(RunPaths(path).run)) for path in (before, now))
     return Differences(
         [
             *_code(before, now),

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.files import storage
+from sparkdl.files.jsonl import object_of
 from sparkdl.files.layout import RunPaths
 from sparkdl.files.polling import Outages, create_once, retry
 from sparkdl.host.os_processes import process_start
@@ -173,7 +174,7 @@ def newest_claim(paths: RunPaths) -> Claim:
     if number == 0 or f"{number}.ended" in names:
         return Claim(number)
     # A store may show a file before its content; the heartbeats decide then.
-    process = _parse(_read(paths, number, "json") or b"")
+    process = object_of(_read(paths, number, "json") or b"")
     return Claim(number, process or {"host": "unknown", "pid": 0, "started": 0})
 
 
@@ -253,7 +254,7 @@ class OwnerWatch:
 
 def heartbeat_age_s(paths: RunPaths, claim: Claim) -> float | None:
     """Return the age of the last heartbeat by the clock of this host; None without a heartbeat."""
-    beat = _parse(_read(paths, claim.number, "beat") or b"")
+    beat = object_of(_read(paths, claim.number, "beat") or b"")
     return max(0.0, time.time() - float(beat["time"])) if "time" in beat else None
 
 
@@ -292,11 +293,3 @@ def _read(paths: RunPaths, number: int, kind: str) -> bytes | None:
         return storage.read(_file(paths, number, kind))
     except FileNotFoundError:
         return None
-
-
-def _parse(data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

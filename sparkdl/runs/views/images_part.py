@@ -14,7 +14,7 @@ from sparkdl.files import storage
 from sparkdl.files.layout import ARTIFACTS, CHIEF_WORK
 from sparkdl.runs.trial import Trial
 from sparkdl.runs.views.figures import RunView
-from sparkdl.runs.views.figures.base import thinned
+from sparkdl.runs.views.figures.base import shown_trials
 from sparkdl.runs.views.html_parts import escaped, section, short
 
 # Limits of the page: images, trials that are looked at, images of a trial, and bytes of an image
@@ -44,7 +44,7 @@ def images(run: RunView) -> str:
     left_out: list[str] = []
     seen: set[str] = set()
     room = MAX_ALL_BYTES
-    for trial in _shown_trials(run):
+    for trial in shown_trials(run, MAX_TRIALS):
         taken = 0
         for name, url in islice(_images_of(trial), MAX_NAMES):
             label = f"trial {trial.number}: {name}"
@@ -67,12 +67,6 @@ def images(run: RunView) -> str:
     note = f"not shown, as they are many, large or no images: {shown}{more}" if left_out else ""
     body = f'<div class="images">{"".join(figures)}</div>' if figures else ""
     return section("Images", escaped(note), body) if figures or left_out else ""
-
-
-def _shown_trials(run: RunView) -> list[Trial]:
-    best = run.top(MAX_TRIALS // 2)
-    others = [trial for trial in run.trials if trial.attempts and trial not in best]
-    return [*best, *thinned(others, MAX_TRIALS - len(best))]
 
 
 def _images_of(trial: Trial) -> Iterator[tuple[str, str]]:
@@ -103,7 +97,7 @@ def _content(url: str, most: int) -> bytes | None:
 
 
 def _kind(content: bytes) -> str | None:
-    """Return the type of an image as its content tells; None if it is none, or unpacks to much."""
+    """Return the type of an image by its content; None if it is none, or has too many pixels."""
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
         return (
             "png" if 0 < _number(content, 16, 4) * _number(content, 20, 4) <= MAX_PIXELS else None

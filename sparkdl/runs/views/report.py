@@ -13,6 +13,7 @@ from sparkdl.runs import annotations, table
 from sparkdl.runs.failures import in_common
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.trial import Trial
+from sparkdl.runs.views import html_parts
 from sparkdl.runs.views.code_part import changes, code
 from sparkdl.runs.views.data_part import data
 from sparkdl.runs.views.figures import FIGURES, RunView
@@ -192,7 +193,7 @@ def _front(run: RunView) -> str:
     means = f"; the values are means of {run.repeats} trials" if run.repeats > 1 else ""
     count = f"{len(front)} trials that no other trial beats in all metrics"
     note = f"{escaped(run.goal)}: {count}{more}{means}"
-    body = f'<div class="wide"><table>{"".join(rows)}</table></div>'
+    body = html_parts.table(rows)
     return section("The best", note, body) if front else ""
 
 

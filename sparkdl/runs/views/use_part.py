@@ -11,7 +11,7 @@ from sparkdl.files.jsonl import read_lines
 from sparkdl.files.layout import TrialPaths
 from sparkdl.runs.trial import Trial
 from sparkdl.runs.views.figures import RunView
-from sparkdl.runs.views.figures.base import thinned
+from sparkdl.runs.views.figures.base import shown_trials
 from sparkdl.runs.views.html_parts import duration, escaped, section, short
 
 # The trials whose samples are read, and the lines of the table.
@@ -73,9 +73,7 @@ def use_over_time(run: RunView) -> str:
     Args:
         run: the run.
     """
-    best = run.top(MAX_TRIALS // 2)
-    others = [trial for trial in run.trials if trial.attempts and trial not in best]
-    trials = [*best, *thinned(others, MAX_TRIALS - len(best))]
+    trials = shown_trials(run, MAX_TRIALS)
     processes = [process for trial in trials for process in _processes(trial)]
     shown = processes[:MAX_ROWS]
     highest = {

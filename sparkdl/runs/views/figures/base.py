@@ -198,3 +198,11 @@ def thinned(items: Sequence[_Item], most: int) -> list[_Item]:
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def shown_trials(run: RunView, most: int) -> list[Trial]:
+    """Return at most `most` trials: the best ones, and then others that began, evenly spread."""
+    best = run.top(most // 2)
+    numbers = {trial.number for trial in best}
+    others = [trial for trial in run.trials if trial.number not in numbers and trial.attempts]
+    return [*best, *thinned(others, most - len(best))]

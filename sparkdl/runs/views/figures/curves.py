@@ -17,7 +17,7 @@ from sparkdl.runs.views.figures.base import (
     hover,
     name_of_value,
     plain,
-    thinned,
+    shown_trials,
 )
 from sparkdl.runs.views.figures.grid import Grid, placed
 from sparkdl.runs.views.figures.value_axis import HOW_TO_SHOW, ValueAxis, value_axis
@@ -87,10 +87,7 @@ def curves(run: RunView) -> "Figure | None":
     Returns:
         The figure; None if no trial reported a value at two steps.
     """
-    best = run.top(MAX_CURVES // 2)
-    numbers = {trial.number for trial in best}
-    others = [t for t in run.trials if t.number not in numbers and t.attempts]
-    trials = [*best, *thinned(others, MAX_CURVES - len(best))]
+    best, trials = run.top(MAX_CURVES // 2), shown_trials(run, MAX_CURVES)
     histories = [(trial, trial.history) for trial in trials]
     names = dict.fromkeys(name for _, frame in histories for name in _drawn(frame))
     counted = run.metric if run.metric in names else "value"
