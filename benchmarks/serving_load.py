@@ -67,7 +67,7 @@ class Move:
 
 @dataclass
 class Record:
-    """What is noted while requests are sent."""
+    """The answers, moves of versions and kills while requests are sent."""
 
     moves: list[Move] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)

@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def space(self) -> Space:
-        """What is searched."""
+        """The space of the search."""
         return SPACE
 
     @property
@@ -102,7 +102,7 @@ class Found:
         return max((values[0] for values in self.complete), default=self.staged)
 
     def advance(self, now: float, running: int) -> None:
-        """Let the time pass in which so many trials ran."""
+        """Set the time, and count the slot seconds of the trials that ran until then."""
         self.slot_s += running * (now - self.wall_s)
         self.wall_s = now
 

@@ -13,7 +13,7 @@ _logger = logging.getLogger("sparkdl.monitoring")
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """The look that the data of a run is expected to have: a value for the option `expect`.
+    """A reference for the data of a run: a value for the option `expect`.
 
     Before the first trial, the rows of `data=` are compared with the reference, see
     `monitoring.drift`. Spark reads them once for it. If a feature has drifted, the run is refused,

@@ -1,4 +1,4 @@
-"""Who may ask a model server: tokens, and clients that hold what others need."""
+"""Access to a model server: tokens, and clients that hold what others need."""
 
 import hmac
 import logging

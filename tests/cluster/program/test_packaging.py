@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import importlib.util
 import math
 import shutil
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ import cloudpickle
 import pytest
 
 from sparkdl.cluster.plan import Plan, Role
-from sparkdl.cluster.program import packaging
+from sparkdl.cluster.program import packaging, preloading
 from sparkdl.cluster.program.local_modules import install
 from sparkdl.cluster.program.packaging import Program, pack
 from sparkdl.cluster.program.preloading import find_framework, preloadable
@@ -353,3 +355,14 @@ def test_a_lazy_package_is_imported_with_what_the_program_takes_from_it(
     alone = dataclasses.replace(start, shared=False)
     end = end_of(alone, pack(train), tmp_path)
     assert end.outcome and end.outcome.outputs == {"value": True}
+
+
+def test_neutral_packages_import_nothing_whose_order_matters() -> None:
+    """Their import in a new process draws in none of the packages that are imported in order."""
+    ordered = {*preloading._ONLY_TOP, *preloading._WITH_SUBMODULES}
+    installed = [name for name in preloading._NEUTRAL if importlib.util.find_spec(name)]
+    assert {"cloudpickle", "pytest", "requests", "yaml"} <= {*installed}
+    program = f"import sys, {', '.join(installed)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ordered.isdisjoint(done.stdout.split())

@@ -116,7 +116,7 @@ def test_each_executor_converts_the_rows_once_and_again_if_the_copy_is_lost(
     assert len(copies) == len({folder for copy in copies for folder, _ in copy}) == 3
     # Until each executor is known to have a copy, the jobs of trials have the rows.
     computed = (tmp_path / "computed").stat().st_size
-    assert 20 <= computed < 180, "180 if all nine jobs have the rows"
+    assert 20 <= computed <= 140, "180 if all nine jobs have the rows"
 
     assert eventually(lambda: len(notes(tmp_path, "held")) == 4)
     for ((disk, _),) in copies:
