@@ -7,6 +7,7 @@ is the median of its rounds:
 
 - alone: `serving.start`, each request computed alone
 - batched: `serving.start` with `batching=True`
+- alone-workers, batched-workers: the same with `--workers` (2) processes
 - predict: `model.predict` in a thread behind the same HTTP server, and nothing else; the floor of
   what a program of twenty lines does
 
@@ -14,6 +15,7 @@ Peers are measured in the same run if the Python of an environment that has them
 
 - litserve: LitServe with batches, with `--litserve-python`
 - mlflow: MLflow's scoring server, with `--mlflow-python`
+- litserve-workers, mlflow-workers: the same with `--workers` processes
 
     python3 -m venv build/peers/serving
     build/peers/serving/bin/pip install 'litserve>=0.2.19' 'mlflow>=3.17' 'tensorflow>=2.21'
@@ -22,8 +24,8 @@ Peers are measured in the same run if the Python of an environment that has them
 
 The program prints a table, then one JSON document, and removes its files. Each aim is reported as
 met or not; the exit code does not depend on the aims. A server that answers nothing in the time
-has no latency. `server_cpu_ms` is the time that the processor spends on a request in the process of
-the server, which other work on the machine changes less than the rates. `client_cpu` is the
+has no latency. `server_cpu_ms` is the time that the processor spends on a request in the processes
+of the server, which other work on the machine changes less than the rates. `client_cpu` is the
 percentage of a core that the clients take: at 100 the clients are what is measured.
 """
 
@@ -50,7 +52,7 @@ from lib.machine import machine
 from lib.peer import Peer
 
 CLIENTS = (1, 8, 64)
-SERVERS = ("predict", "alone", "batched")
+SERVERS = ("predict", "alone", "batched", "alone-workers", "batched-workers")
 PEERS = ("litserve", "mlflow")
 WARM_UP_S = 1.0
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
@@ -84,8 +86,9 @@ def serve_predict(path: str) -> None:
 
     import keras
 
-    from sparkdl.serving.http_server import HttpServer, listen
+    from sparkdl.serving.http_server import HttpServer
     from sparkdl.serving.messages import Answer, HttpRequest, ReadBody
+    from sparkdl.serving.sockets import listen
 
     model = keras.saving.load_model(path)
 
@@ -106,14 +109,16 @@ def serve_predict(path: str) -> None:
         time.sleep(60)
 
 
-def serve(kind: str, path: str) -> None:
+def serve(kind: str, path: str, num_workers: int) -> None:
     """Serve a model until the end of the process."""
     from sparkdl import serving
 
     if kind == "predict":
         serve_predict(path)
         return
-    server = serving.start(path, port=0, batching=kind == "batched")
+    batching, _, is_many = kind.partition("-")
+    workers = num_workers if is_many else 1
+    server = serving.start(path, port=0, batching=batching == "batched", workers=workers)
     print(f"{server.url}/v1/models/{server.models[0]}:predict", flush=True)
     server.wait()
 
@@ -203,11 +208,14 @@ def load(url: str, body: bytes, num_clients: int, seconds: float, results: Any) 
 
 
 def cpu_s(pid: int | None) -> float:
-    """Return the seconds that the processor has spent on a process; NaN for None."""
+    """Return the seconds of the processor for a process and its workers; NaN for None."""
     if pid is None:
         return float("nan")
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    pids = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        pids += map(int, children.read_text().split())
+    fields = [Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split() for p in pids]
+    return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_server(
@@ -233,11 +241,14 @@ def measure_server(
     return rows
 
 
-def measure_model(model: str, path: Path, seconds: float, peers: Row, about: Row) -> list[Row]:
+def measure_model(
+    model: str, path: Path, options: argparse.Namespace, peers: Row, about: Row
+) -> list[Row]:
     """Measure all servers of a model, one after the other."""
-    rows = []
+    rows, seconds = [], options.seconds
     for kind in SERVERS:
         command = [sys.executable, __file__, "--serve", kind, str(path)]
+        command += ["--workers", str(options.workers)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout
@@ -248,9 +259,12 @@ def measure_model(model: str, path: Path, seconds: float, peers: Row, about: Row
             finally:
                 process.kill()
     for name, python in peers.items():
-        with Peer(python, "peers/serving_peers.py", name, str(path)) as peer:
-            about[name] = peer.versions
-            rows += measure_server(name, peer.ask("url"), SHAPES[model], seconds)
+        for ending, workers in (("", 1), ("-workers", options.workers)):
+            arguments = ("peers/serving_peers.py", name, str(path), str(workers))
+            with Peer(python, *arguments) as peer:
+                about[name] = peer.versions
+                url = peer.ask("url")
+                rows += measure_server(f"{name}{ending}", url, SHAPES[model], seconds)
     return [{"model": model, **row} for row in rows]
 
 
@@ -275,16 +289,23 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr)
 
 
+def ours_of(other: str) -> str:
+    """Return the server of ours that is compared with another one."""
+    if other == "predict":
+        return "alone"
+    return "batched-workers" if other.endswith("-workers") else "batched"
+
+
 def aims(rows: list[Row]) -> list[Row]:
     """Compare with the aims: ahead of the others, and batching four times faster at 64 clients."""
     rates = {(r["model"], r["server"], r["clients"]): r["requests_per_s"] for r in rows}
-    others = [s for s in dict.fromkeys(r["server"] for r in rows) if s not in ("alone", "batched")]
+    others = [s for s in dict.fromkeys(r["server"] for r in rows) if s not in SERVERS[1:]]
     compared = []
     for model in dict.fromkeys(r["model"] for r in rows):
-        wanted = [
-            (n, "alone" if o == "predict" else "batched", o, 1) for n in CLIENTS for o in others
-        ]
-        for clients, ours, other, at_least in [*wanted, (64, "batched", "alone", 4)]:
+        wanted = [(n, ours_of(other), other, 1) for n in CLIENTS for other in others]
+        wanted += [(64, "batched", "alone", 4)]
+        wanted += [(64, f"{kind}-workers", kind, 1) for kind in ("alone", "batched")]
+        for clients, ours, other, at_least in wanted:
             mine, theirs = rates[model, ours, clients], rates[model, other, clients]
             compared.append(
                 {
@@ -322,7 +343,7 @@ def measure(options: argparse.Namespace, peers: Row) -> Row:
             say(f"round {number + 1} of {options.rounds}")
             rows: list[Row] = []
             for model, path in paths.items():
-                rows += measure_model(model, path, options.seconds, peers, versions)
+                rows += measure_model(model, path, options, peers, versions)
             rounds.append(rows)
     rows = median_of(rounds)
     return {
@@ -331,6 +352,7 @@ def measure(options: argparse.Namespace, peers: Row) -> Row:
         "setting": {
             "seconds": options.seconds,
             "rounds": options.rounds,
+            "workers": options.workers,
             "rows_per_request": 1,
         },
         "rows": rows,
@@ -343,13 +365,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=5, help="seconds of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
+    parser.add_argument("--workers", type=int, default=2, help="processes of a server with workers")
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=[*SHAPES])
     for peer in PEERS:
         parser.add_argument(f"--{peer}-python", metavar="PATH", help=f"a Python that has {peer}")
     parser.add_argument("--serve", nargs=2, metavar=("KIND", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(*arguments.serve)
+        serve(*arguments.serve, arguments.workers)
         return
     given = {peer: getattr(arguments, f"{peer}_python") for peer in PEERS}
     result = measure(arguments, {name: path for name, path in given.items() if path})

@@ -1,6 +1,6 @@
 """Two workers train a PyTorch network on a DataFrame, without TensorFlow.
 
-    pip install 'sparkdl-platform[torch]'
+    pip install 'sparkdl-platform[torch]' scikit-learn
     python examples/torch_dataframe.py
     spark-submit --master <master> examples/torch_dataframe.py
 

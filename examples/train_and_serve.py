@@ -37,6 +37,7 @@ from sparkdl import search as spaces
 
 NAME = "bikes"
 FEATURES = ["temperature", "wind", "hour"]
+LABEL = "id string, row int, bikes float"
 SPACE = {"units": spaces.Int(16, 64), "learning_rate": spaces.Float(3e-3, 3e-2, log=True)}
 # The percentage of the requests that a new version answers, and the labelled rows that judge it.
 SHARE = 30
@@ -70,6 +71,32 @@ class Place:
     def data(self, round_name: str, part: str) -> str:
         """Return the folder of the rows of a round: `train`, `validation` or `recent`."""
         return str(self.folder / "data" / round_name / part)
+
+    def has(self, rows: str) -> bool:
+        """Return True if a folder of rows was written to its end."""
+        return Path(rows, "_SUCCESS").exists()
+
+    def write(self, rows: DataFrame, folder: str) -> None:
+        """Write a folder of rows, in place of what a killed step has left there."""
+        rows.coalesce(2).write.mode("overwrite").parquet(folder)
+
+    def read(self, rows: str) -> DataFrame:
+        """Return a folder of rows."""
+        return session().read.parquet(rows)
+
+    def known_numbers(self) -> DataFrame | None:
+        """Return the true numbers so far, by request and row; None before there is any."""
+        if not self.labels.exists():
+            return None
+        return session().read.json(str(self.labels), LABEL)
+
+    def is_logged(self) -> bool:
+        """Return True if there is a log of the model server."""
+        return Path(self.log).exists()
+
+    def watch_options(self, version: models.ModelVersion) -> dict[str, Any]:
+        """Return the options of `monitoring.watch` that depend on the place."""
+        return {"window_s": WINDOW_S, "late_s": 0, "alerts": tell}
 
 
 def session() -> SparkSession:
@@ -133,7 +160,7 @@ def prepare(place: Place, round_name: str) -> str:
     """Write the rows of a round: a summer, and the requests whose true number is known."""
     spark = session()
     folders = [place.data(round_name, part) for part in ("recent", "validation", "train")]
-    if not all(Path(folder, "_SUCCESS").exists() for folder in folders):
+    if not all(map(place.has, folders)):
         rows = spark.createDataFrame(hours("summer", 4000, seed=0))
         labelled = known_requests(place)
         recent = rows
@@ -144,21 +171,21 @@ def prepare(place: Place, round_name: str) -> str:
             rows = rows.unionByName(labelled.select(*FEATURES, "bikes"))
         unseen, seen = rows.cache().randomSplit([0.2, 0.8], seed=0)
         for part, folder in zip((recent, unseen, seen), folders, strict=True):
-            part.coalesce(2).write.mode("overwrite").parquet(folder)
+            place.write(part, folder)
         spark.catalog.clearCache()
     # The drift that was told has led to this round. The call before may have been killed here.
     if "stable" in aliased(place):
         monitoring.acknowledge(f"{NAME}@stable", root=place.root)
-    number = spark.read.parquet(folders[-1]).count()
+    number = place.read(folders[-1]).count()
     return f"{number} hours to train with"
 
 
 def known_requests(place: Place) -> DataFrame | None:
     """Return the requests with the number that became known; None before there is a server."""
-    if not place.labels.exists():
+    labels = place.known_numbers()
+    if labels is None or "stable" not in aliased(place):
         return None
     log = monitoring.read_log(place.log, f"{NAME}@stable", root=place.root)
-    labels = session().read.json(str(place.labels), "id string, row int, bikes float")
     known = log.join(labels, on=["id", "row"])
     return known.select("time", *(F.col(name).cast("float") for name in [*FEATURES, "bikes"]))
 
@@ -235,7 +262,7 @@ def export(place: Place, round_name: str) -> str | None:
     """Export the model if it is better than all versions, with the profile of recent rows."""
     if version := version_of(place, round_name):
         return f"{version.name}/{version.version}"
-    recent = session().read.parquet(place.data(round_name, "recent"))
+    recent = place.read(place.data(round_name, "recent"))
     version = models.export(
         experiment.load(f"{place.root}/{NAME}-{round_name}-train"),
         NAME,
@@ -263,15 +290,15 @@ def canary(place: Place, round_name: str) -> str | None:
     version = version_of(place, round_name)
     if version is None:
         return None
-    aliases = aliased(place)
-    if "stable" not in aliases:
+    if "stable" not in aliased(place):
         models.alias(NAME, "stable", version.version, root=place.root)
-    if version.version > models.get(NAME, alias="stable", root=place.root).version:
+    # The call before may have been killed, and the version may have been rolled back since.
+    moves = models.alias_history(NAME, "canary", root=place.root)
+    if version.version not in [move.version for move in moves]:
         models.alias(NAME, "canary", version.version, root=place.root)
-        return f"{SHARE} % of the requests to {NAME}/{version.version}"
-    if "canary" not in aliases:  # The server looks for it.
-        models.alias(NAME, "canary", version.version, root=place.root)
-    return f"all requests to {NAME}/{version.version}"
+    aliases = aliased(place)
+    new, old = aliases["canary"].version, aliases["stable"].version
+    return f"{'all' if new == old else f'{SHARE} % of the'} requests to {NAME}/{new}"
 
 
 def decide(place: Place, round_name: str) -> str | None:
@@ -286,13 +313,14 @@ def decide(place: Place, round_name: str) -> str | None:
     new, old = aliases["canary"], aliases["stable"]
     if new.version == old.version:
         return f"{NAME}/{old.version} is stable"
-    if not place.labels.exists():
+    labels = place.known_numbers()
+    if labels is None:
         return None
     since = models.alias_history(NAME, "canary", root=place.root)[-1].time
     log = monitoring.read_log(place.log, old, outputs={"output_0": "forecast"}, root=place.root)
     found = monitoring.performance(
         log.where(F.col("time") >= F.lit(datetime.fromisoformat(since))),
-        session().read.json(str(place.labels), "id string, row int, bikes float"),
+        labels,
         prediction="forecast",
         label="bikes",
         metric="mae",
@@ -313,6 +341,11 @@ def decide(place: Place, round_name: str) -> str | None:
     return f"rolled back: {text}"
 
 
+def tell(alert: dict[str, Any]) -> None:
+    """Print an alarm."""
+    print("ALARM", alert["text"], flush=True)
+
+
 def monitor(place: Place, round_name: str = "") -> str | None:
     """Watch what is new in the log.
 
@@ -320,24 +353,18 @@ def monitor(place: Place, round_name: str = "") -> str | None:
         The reasons to train again; None if there is no reason.
     """
     stable = models.get(NAME, alias="stable", root=place.root)
-    if not Path(place.log).exists():
+    if not place.is_logged():
         return None
-
-    alerts: list[Any] = []
     watch = monitoring.watch(
         place.log,
         stable,
-        window_s=WINDOW_S,
-        late_s=0,
         metrics=["psi"],
         min_rows=200,
-        alerts=alerts.append,
         available_now=True,
         root=place.root,
         spark=session(),
+        **place.watch_options(stable),
     )
-    for alert in alerts[-1:]:
-        print("ALARM", alert["text"])
     # Windows without drift were judged by earlier calls, and drift until a round has begun.
     if not watch.new_drift.drifted:
         return None

@@ -2,8 +2,9 @@
 # Fetches a broker of Kafka (KRaft mode: one process, no ZooKeeper) and Spark's source for Kafka from
 # Maven Central, for tests and for trying things out: kafka.sh [FOLDER]
 # Prints two folders of jars: that of the broker, and that of Spark's source, for --jars.
-# kafka.sh --start FOLDER [PORT] runs a broker on loopback whose data is below FOLDER, until it is
-# killed. The variable PYTHON names the Python whose Spark it is; by default that of .venv.
+# kafka.sh --start FOLDER [PORT [ADDRESS]] runs a broker on loopback, or on another address of this
+# host, whose data is below FOLDER, until it is killed. The variable PYTHON names the Python whose
+# Spark it is; by default that of .venv.
 # Where the jars cannot be fetched, it prints a sentence that says why to the standard error, and
 # exits with code 1; the tests are then skipped with that sentence.
 set -euo pipefail
@@ -13,6 +14,7 @@ data=
 if [ "${1:-}" = --start ]; then
     data=${2:?the folder of the data is missing}
     port=${3:-9092}
+    address=${4:-127.0.0.1}
     set --
 fi
 folder=${1:-$repository/build/kafka}
@@ -41,7 +43,7 @@ if [ -n "$data" ]; then
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$controller
-listeners=PLAINTEXT://127.0.0.1:$port,CONTROLLER://127.0.0.1:$controller
+listeners=PLAINTEXT://$address:$port,CONTROLLER://127.0.0.1:$controller
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dir=$(realpath "$data")/log

@@ -15,7 +15,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,18 @@ MAX_PARAMS_BYTES = 1 << 16
 # Process-wide state: the context that was parsed last. The variable is the state, and this is only
 # a cache.
 @functools.lru_cache(maxsize=1)
-def _parse(text: str, chief: int | None) -> Context:
+def _parse(text: str, chief: int | None, present: tuple[int, ...]) -> Context:
     parsed = Context(**json.loads(text))
-    return parsed if chief is None else dataclasses.replace(parsed, chief=chief)
+    return parsed if chief is None else dataclasses.replace(parsed, chief=chief, present=present)
 
 
-# Process-wide state: the chief of an elastic gang may change while the program runs. It is not kept
+# Process-wide state: the ranks of an elastic gang may change while the program runs. It is not kept
 # in the environment, as other threads may read variables in native code at that moment, and
 # setenv(3) is not safe then.
 @dataclass
 class _Election:
     chief: int | None = None
+    present: tuple[int, ...] = ()
 
 
 _election = _Election()
@@ -87,16 +88,17 @@ def current() -> Context:
         >>> current().rank, current().world_size
         (0, 1)
     """
-    return _parse(os.environ.get(VARIABLE, "{}"), _election.chief)
+    return _parse(os.environ.get(VARIABLE, "{}"), _election.chief, _election.present)
 
 
-def elect(chief: int) -> None:
+def elect(chief: int, present: Sequence[int] = ()) -> None:
     """Change the chief of this process's gang. Processes that this one starts do not learn of it.
 
     Args:
         chief: the rank in the gang.
+        present: the ranks that train now.
     """
-    _election.chief = chief
+    _election.chief, _election.present = chief, tuple(present)
 
 
 def activate(context: Context) -> None:
@@ -109,7 +111,7 @@ def activate(context: Context) -> None:
     if len(json.dumps(fields["params"])) > MAX_PARAMS_BYTES:
         fields["params"] = {}
     os.environ[VARIABLE] = json.dumps(fields)
-    _election.chief = None
+    _election.chief, _election.present = None, ()
     _activation.pid = os.getpid()
 
 

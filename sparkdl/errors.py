@@ -202,6 +202,17 @@ class TrialPruned(SparkDLError):
     """Raised when the search stops this trial. Clean up if needed, and raise it again."""
 
 
+def named_type(value: object) -> str:
+    """Return the name of the type of a value with its article, for messages.
+
+    Example:
+        >>> named_type(3), named_type([3])
+        ('an int', 'a list')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[:1] in tuple('AEIOaeio') else 'a'} {name}"
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return a hint at the name that was probably meant; empty if no known name is similar.
 

@@ -17,6 +17,7 @@ from sparkdl.distribute.callback_states import FitCallbacks
 from sparkdl.distribute.keras_fit import set_initial_epoch
 from sparkdl.distribute.keras_logs import as_numbers
 from sparkdl.distribute.model_states import read_model, write_model
+from sparkdl.distribute.sharded_fit import has_shards
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.errors import ConfigError
 from sparkdl.host.optional_packages import require
@@ -96,8 +97,8 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
     model on a batch.
 
     Where Spark decommissions the executor (`context.should_stop`), the callback also commits at the
-    end of the next batch. Without `data=`, a restart then begins the same epoch again, with the
-    weights that it had.
+    end of the next batch, but for `distribute.optimizer(shard=True)`. Without `data=`, a restart
+    then begins the same epoch again, with the weights that it had.
 
     Args:
         every_epochs: number of epochs from one commit to the next; the last epoch is always
@@ -201,7 +202,7 @@ class Checkpoint(callbacks.Callback):  # type: ignore[misc]
         steps, reporter = batch + 1, context.this_reporter()
         if self._rows:  # The last of several steps_per_execution may be fewer.
             steps = min(steps, self._rows.num_steps)
-        is_leaving = not self._has_left and reporter.is_leaving()
+        is_leaving = not (self._has_left or has_shards(self.model)) and reporter.is_leaving()
         is_due = self.every_steps and steps - self._committed_steps >= self.every_steps
         is_last = self._rows is not None and steps >= self._rows.num_steps
         if not is_leaving and (not is_due or is_last):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Number
 from typing import Any, TypeVar
 
-from sparkdl.errors import ConfigError, suggest
+from sparkdl.errors import ConfigError, named_type, suggest
 from sparkdl.training.metric_names import direction_of_name, likely_name
 
 __all__ = [
@@ -110,13 +110,16 @@ class Options:
         run_id: id of the run; by default made from the name, the time and a random part.
         if_exists: action if a run with this id exists: `error`, `resume` (finish that run) or
             `new` (start another run beside it).
-        retry: ended trials that run again when a run is resumed: `failed`, `cancelled`, or a list
-            of the numbers of trials. A COMPLETE trial never runs again.
+        retry: ended trials that run again when a run is resumed: `failed`, `invalid`, `cancelled`,
+            or a list of the numbers of trials. A COMPLETE trial never runs again.
         wait: return when the run has ended; False returns the running Run immediately.
         spark: the SparkSession; by default the active session, or a new one.
         root: the directory or fsspec URL that holds the runs.
         fingerprint: count the rows of `data=` and hash them, which costs a pass over the rows, so
             that `experiment.reproduce` can tell other data.
+        row_key: name of the column, or a list of names, whose values identify a row, such as
+            `"customer"`. Each trial keeps a digest of the key of each row that it opens, of `data=`
+            and of files, so that `models.affected` tells which models have seen a row.
         expect: what the rows of `data=` are compared with before the first trial, see
             `monitoring.Expectation`. A resumed run does not compare them again.
         smoke: run the first trial before the others, until it has ended or reported the metric. If
@@ -160,6 +163,7 @@ class Options:
     spark: Any = None
     root: str | None = None
     fingerprint: bool = False
+    row_key: str | Sequence[str] | None = None
     expect: Any = None
     smoke: bool = False
     tensorboard: bool = False
@@ -237,14 +241,15 @@ class Options:
         env: dict[Any, Any] = dict(self.env)
         for name, value in env.items():
             if not isinstance(name, str) or not isinstance(value, str):
-                kind = type(value).__name__
-                raise ConfigError(f"env[{name!r}] is a {kind}; expected names and values as str.")
+                raise ConfigError(
+                    f"env[{name!r}] is {named_type(value)}; expected names and values as str."
+                )
         self._check_secrets()
 
     def _check_secrets(self) -> None:
         secrets: Any = self.secrets
         if isinstance(secrets, str) or not isinstance(secrets, Sequence):
-            raise ConfigError(f"secrets is a {type(secrets).__name__}; expected a list of str.")
+            raise ConfigError(f"secrets is {named_type(secrets)}; expected a list of str.")
         for number, secret in enumerate(secrets):
             if not isinstance(secret, str) or len(secret) < 4:
                 raise ConfigError(
@@ -275,7 +280,7 @@ class Options:
 def _check_preload(preload: Any) -> None:
     if not callable(preload):
         raise ConfigError(
-            f"preload is a {type(preload).__name__}; expected a function without arguments, which "
+            f"preload is {named_type(preload)}; expected a function without arguments, which "
             "runs on the executors and returns the object."
         )
     try:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl.callbacks import webhook
 from tests.helpers.groups import GROUPS, write_groups
+from tests.helpers.joined_rings import Gangs
 from tests.helpers.ports import held_port
 from tests.helpers.processes import eventually
 from tests.helpers.receiver import Receiver
@@ -168,6 +169,14 @@ def own_application(applications: Applications) -> Iterator[None]:
     yield
     if active := SparkSession.getActiveSession():
         active.stop()
+
+
+@pytest.fixture
+def gangs() -> Iterator[Gangs]:
+    """Rings in this process, see `Gangs`, which are closed after the test."""
+    made = Gangs()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -29,9 +29,11 @@ def lower_bounds() -> dict[str, str]:
 
 
 def rows(page: str) -> dict[str, dict[str, str]]:
+    """The rows of the table that the script writes, by environment."""
+    written = page.partition("<!-- end of results -->")[0]
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.splitlines()
+        for line in written.splitlines()
         if line.startswith("| ")
     ]
     heads, _, *lines = cells

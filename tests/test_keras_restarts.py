@@ -169,7 +169,12 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=pytest.mark.thorough) if k in (saves, warms) else k for k in KINDS],
+    [
+        pytest.param(k, marks=pytest.mark.thorough)
+        if k in (saves, saves_within, swaps, warms)
+        else k
+        for k in KINDS
+    ],
 )
 def test_a_restarted_fit_ends_as_an_undisturbed_one(
     places: Any, kind: Callable[[], Any], caplog: pytest.LogCaptureFixture

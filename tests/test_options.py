@@ -25,7 +25,7 @@ from sparkdl.options import Options, check_count, check_direction
         ({"framework": "tf"}, "'tensorflow', 'torch' or 'jax'"),
         ({"trial_value": "first"}, "'last' or 'best'"),
         ({"logs": "some"}, "'all', 'best' or 'none'"),
-        ({"env": {"A": 1}}, r"env\['A'\] is a int"),
+        ({"env": {"A": 1}}, r"env\['A'\] is an int"),
         ({"env": {1: "A"}}, r"env\[1\] is a str; expected names"),
         ({"metric": ["a"]}, "the name of one number"),
         ({"metric": "rmse"}, "'rmse' looks like a value to minimize"),

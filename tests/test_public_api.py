@@ -85,7 +85,7 @@ PUBLIC = {
             "parameter_server",
         ),
         "predict",
-        *("replay", "reproduce", "resume", "search", "try_one"),
+        *("replay", "reproduce", "resume", "search", "try_one", "verify"),
     ],
     "sparkdl.horovod.spark": ["run", "run_elastic"],
     "sparkdl.horovod.tensorflow": [
@@ -163,8 +163,8 @@ PUBLIC = {
     ],
     "sparkdl.ml": ["KerasEstimator", "KerasModel", "TorchEstimator", "TorchModel", "saved_by_name"],
     "sparkdl.models": [
-        *("AliasMove", "ModelVersion", "alias", "alias_history", "best", "compare", "export"),
-        *("get", "list", "promote", "roll_back"),
+        *("Affected", "AliasMove", "ModelVersion", "affected", "alias", "alias_history", "best"),
+        *("compare", "export", "get", "list", "new_rows", "promote", "roll_back"),
     ],
     "sparkdl.monitoring": [
         *("Decision", "Drift", "Expectation", "Watch", "acknowledge", "drift", "performance"),
@@ -267,7 +267,7 @@ OPTIONS = {
     *("fail_fast_identical", "max_restarts", "max_losses", "seed", "env", "secrets"),
     *("framework", "run_id", "trial_value", "fingerprint", "smoke", "tensorboard", "callbacks"),
     *("if_exists", "retry", "wait", "spark", "root", "progress", "logs", "keep_checkpoints"),
-    *("preload", "expect"),
+    *("preload", "expect", "row_key"),
 }
 
 

@@ -26,6 +26,8 @@ UNPICKLE = {
     "runner/again/one_trial.py": "the function of a run that is reproduced",
     "runner/loop/conclusion.py": "an exception, from an executor",
     "runner/pipeline/kept_program.py": "the space of a run that is resumed",
+    "serving/channel.py": "calls between a model server and its own workers",
+    "serving/worker.py": "the settings of the server, from it",
     "tfos/feed/inbox.py": "rows, from a task of the same user",
     "tfos/feed/task.py": "results, from the node of the same user",
     "tfos/ml/persistence.py": "functions of a saved stage",

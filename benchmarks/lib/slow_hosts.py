@@ -1,8 +1,8 @@
-"""Hosts on one machine whose network has a set delay, or a set rate: network namespaces.
+"""Hosts on one machine whose network has a set delay, a set rate, or both: network namespaces.
 
-Not every kernel has `netem`: a switch in Python, a process of its own, delays packets. It does not
-limit their rate, and is for short arrays. `tc` limits the rate, on a bridge of the kernel. Needs
-root and the commands `ip` and `tc`.
+Not every kernel has `netem`: a switch in Python, a process of its own, delays packets. It takes a
+core at some gigabits per second. Without a delay, `tc` limits the rate, on a bridge of the kernel.
+Needs root and the commands `ip` and `tc`.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ def slow_hosts(count: int, delay_s: float, rate_mbit: float) -> Iterator[list[st
 
     Args:
         count: number of hosts.
-        delay_s: seconds from a host to another, one way; 0 for a network with a set rate.
-        rate_mbit: megabits per second that each host sends at most, without a delay.
+        delay_s: seconds from a host to another, one way.
+        rate_mbit: megabits per second that each host sends at most; 0 for no limit, with a delay.
     """
     name = f"sl{secrets.token_hex(3)}"
     namespaces = [f"{name}n{host}" for host in range(count)]
@@ -56,7 +56,7 @@ def slow_hosts(count: int, delay_s: float, rate_mbit: float) -> Iterator[list[st
             stack.callback(_ip, "netns", "del", namespace)
             _ip("-n", namespace, "link", "set", "lo", "up")
         if delay_s:
-            _start_switch(namespaces, delay_s, stack)
+            _start_switch(namespaces, delay_s, rate_mbit, stack)
         else:
             _make_bridge(name, namespaces, rate_mbit, stack)
         for host, namespace in enumerate(namespaces):
@@ -80,9 +80,11 @@ def _make_bridge(
         subprocess.run(tc, check=True)
 
 
-def _start_switch(namespaces: Sequence[str], delay_s: float, stack: contextlib.ExitStack) -> None:
+def _start_switch(
+    namespaces: Sequence[str], delay_s: float, rate_mbit: float, stack: contextlib.ExitStack
+) -> None:
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    switch = multiprocessing.Process(target=_switch, args=(namespaces, delay_s, sender))
+    switch = multiprocessing.Process(target=_switch, args=(namespaces, delay_s, rate_mbit, sender))
     switch.start()
     stack.callback(switch.join)
     stack.callback(switch.kill)
@@ -96,7 +98,10 @@ def _ip(*arguments: str) -> None:
 
 
 def _switch(
-    namespaces: Sequence[str], delay_s: float, ready: "multiprocessing.connection.Connection"
+    namespaces: Sequence[str],
+    delay_s: float,
+    rate_mbit: float,
+    ready: "multiprocessing.connection.Connection",
 ) -> None:
     """Pass the packets of each host on, some time after they have come."""
     ports = []
@@ -109,6 +114,8 @@ def _switch(
     ready.send(True)
     held: list[tuple[float, int, int, bytes]] = []
     number = 0
+    byte_s = 8 / (1e6 * rate_mbit) if rate_mbit else 0.0
+    free_s = dict.fromkeys(ports, 0.0)  # When a host has sent all that it had to send.
     while True:
         wait_s = max(0.0, held[0][0] - time.monotonic()) if held else None
         for port in select.select(ports, [], [], wait_s)[0]:
@@ -118,7 +125,8 @@ def _switch(
                     target = by_address.get(packet[16:20]) if packet[0] >> 4 == 4 else None
                     if target is not None:
                         number += 1
-                        heapq.heappush(held, (time.monotonic() + delay_s, number, target, packet))
+                        free_s[port] = max(time.monotonic(), free_s[port]) + len(packet) * byte_s
+                        heapq.heappush(held, (free_s[port] + delay_s, number, target, packet))
         while held and held[0][0] <= time.monotonic():
             _, _, target, packet = heapq.heappop(held)
             with contextlib.suppress(BlockingIOError):  # A full host drops it, as hosts do.

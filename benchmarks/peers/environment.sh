@@ -9,7 +9,7 @@ spark="pyspark>=4.1,<5"
 case $name in
 trials) packages=("$spark" "joblibspark>=0.6,<0.7" "hyperopt>=0.3,<0.4" "pandas<3" pyarrow "setuptools<81" packaging) ;;
 mlflow) packages=("$spark" "mlflow>=3.17,<4" "optuna>=4.6" "pandas<3" pyarrow) ;;
-ray) packages=("$spark" "ray[client,tune,train]>=2.50,<3" "pandas<3" pyarrow) ;;
+ray) packages=("$spark" "ray[client,tune,train]>=2.50,<3" "torch>=2.4,<3" numpy "pandas<3" pyarrow) ;;
 torch) packages=("$spark" "torch>=2.4,<3" numpy "pandas<3" pyarrow) ;;
 tfos) packages=("$spark" "tensorflowonspark==2.2.5" "tensorflow-cpu>=2.21,<2.22" numpy "setuptools<81") ;;
 # petastorm imports no newer pyarrow than 14, which needs NumPy 1, and pyspark 4 no older one than 18.

@@ -1,6 +1,9 @@
-"""LitServe's server for `serving_peers.py`, which starts it: serving_litserve.py MODEL.keras PORT.
+"""LitServe's server for `serving_peers.py`, which starts it.
 
-Batches have the settings of sparkdl's batches. One worker calls a traced function of the model.
+    serving_litserve.py MODEL.keras PORT WORKERS
+
+Batches have the settings of sparkdl's batches. Each worker calls a traced function of the model,
+and as many processes take requests.
 """
 
 import sys
@@ -51,7 +54,12 @@ class Model(litserve.LitAPI):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    server = litserve.LitServer(Model(sys.argv[1]), accelerator="cpu", workers_per_device=1)
+    path, port, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    server = litserve.LitServer(Model(path), accelerator="cpu", workers_per_device=workers)
     server.run(
-        host="127.0.0.1", port=int(sys.argv[2]), generate_client_file=False, log_level="warning"
+        host="127.0.0.1",
+        port=port,
+        num_api_servers=workers,
+        generate_client_file=False,
+        log_level="warning",
     )

@@ -1,6 +1,6 @@
 """Other model servers for `serving.py`, which starts this program in an environment of its own.
 
-    <python> peers/serving_peers.py litserve|mlflow MODEL.keras
+    <python> peers/serving_peers.py litserve|mlflow MODEL.keras [WORKERS]
 
 The program starts the server in a session of its own on a free port of 127.0.0.1 and writes JSON
 lines: first the versions of its packages, then, for each line that it reads, the address of a
@@ -34,16 +34,17 @@ START_S = 180
 PATHS = {"litserve": ("/health", "/predict"), "mlflow": ("/ping", "/invocations")}
 
 
-def command(kind: str, path: str, folder: str, port: int) -> list[str]:
+def command(kind: str, path: str, folder: str, port: int, workers: int) -> list[str]:
     """Return the command that starts a server."""
     if kind == "litserve":
         program = Path(__file__).with_name("serving_litserve.py")
-        return [sys.executable, str(program), path, str(port)]
+        return [sys.executable, str(program), path, str(port), str(workers)]
     import keras
     import mlflow.tensorflow
 
     mlflow.tensorflow.save_model(keras.saving.load_model(path), f"{folder}/model")
     options = ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+    options += ["--workers", str(workers)]
     return [sys.executable, "-m", "mlflow", "models", "serve", "-m", f"{folder}/model", *options]
 
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("kind", choices=PATHS)
     parser.add_argument("path")
+    parser.add_argument("workers", nargs="?", type=int, default=1)
     arguments = parser.parse_args()
     pipe = own_stdout()
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -74,7 +76,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as folder:
         # MLflow's console programs belong to this environment.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        words = command(arguments.kind, arguments.path, folder, port)
+        words = command(arguments.kind, arguments.path, folder, port, arguments.workers)
         log = Path(folder, "log")
         with log.open("wb") as output:
             process = subprocess.Popen(

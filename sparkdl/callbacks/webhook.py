@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from sparkdl._version import __version__
 from sparkdl.callbacks.callback import Callback
-from sparkdl.errors import ConfigError, suggest
+from sparkdl.errors import ConfigError, named_type, suggest
 from sparkdl.files.jsonl import to_json
 from sparkdl.runs import Run, Trial
 from sparkdl.secrets.masks import MASK
@@ -135,8 +135,8 @@ class Webhook(Callback):
         request = urllib.request.Request(self._url, data, self._headers, method="POST")
         try:
             opener = urllib.request.build_opener(NoRedirect)
-            with opener.open(request, timeout=self._timeout_s) as answer:
-                answer.read()
+            with opener.open(request, timeout=self._timeout_s):
+                pass  # The answer is not read: it may have no end.
         except urllib.error.HTTPError as exc:
             exc.close()
             more = (
@@ -175,7 +175,7 @@ class _Problem:
 
 def _split(url: str) -> SplitResult:
     """Return the parts of a URL; the message of an error does not contain the URL."""
-    problem = f"it is a {type(url).__name__}" if not isinstance(url, str) else ""
+    problem = f"it is {named_type(url)}" if not isinstance(url, str) else ""
     if not problem:
         try:
             parts = urlsplit(url)

@@ -3,7 +3,11 @@
 import argparse
 import importlib
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TextIO
 
 from sparkdl._version import __version__
 from sparkdl.errors import SparkDLError
@@ -26,6 +30,8 @@ _VERBS = {
     "torchrun": ("start", "run a script for PyTorch in several ranks"),
     "resume": ("start", "finish an unfinished run"),
     "reproduce": ("start", "run a run again, as a new run; say what differs"),
+    "verify": ("verify", "train a trial again; say whether its results are the same"),
+    "card": ("verify", "write the card of a run: data, code, environment, result"),
     "models": ("models", "list, export and compare versions of models"),
     "serve": ("serve", "serve models over HTTP"),
     "monitor": ("monitor", "compare data or requests with the training data of a model"),
@@ -36,6 +42,13 @@ _VERBS = {
     "plan": ("start", "print the runs that a program would start"),
 }
 
+# These print what programs print, as it is, and draw progress on the terminal.
+_WITH_PROGRAMS = ("logs", "horovodrun", "torchrun", "resume", "reproduce", "plan")
+
+# Characters that a terminal obeys rather than shows, that turn the direction of what follows, or
+# that are no text: halves of surrogate pairs, which JSON allows.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def main(words: list[str] | None = None) -> int:
     """Run a command and return its exit code.
@@ -44,9 +57,9 @@ def main(words: list[str] | None = None) -> int:
         words: the command line without the program; None takes that of this process.
 
     Returns:
-        0; 1 if the shown or resumed run is not COMPLETE, if `doctor` finds a fault, if a run of
-        `plan` would be refused, if `monitor` finds drift, or if a tracking server does not answer;
-        2 after an error; 99 if an exported model is not better.
+        0; 1 if the shown or resumed run is not COMPLETE, if a verified trial differs, if
+        `doctor` finds a fault, if a run of `plan` would be refused, if `monitor` finds drift, or if
+        a tracking server does not answer; 2 after an error; 99 if an exported model is not better.
 
     Example:
         >>> main(["show", "/nowhere"])
@@ -58,6 +71,13 @@ def main(words: list[str] | None = None) -> int:
         parser.print_help()
         return 2
     arguments = parser.parse_args(words)
+    verb = next(word for word in words if not word.startswith("-"))
+    # What other people have written must not command the terminal.
+    with nullcontext() if verb in _WITH_PROGRAMS else plain_text():
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         code = int(arguments.run(arguments))
         sys.stdout.flush()
@@ -82,9 +102,9 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(
         prog="sparkdl",
-        description="List, show, compare, control, reproduce, copy and delete runs; run scripts "
-        "for Horovod; export, serve and monitor models; check a cluster, and see what a program "
-        "would run.",
+        description="List, show, compare, control, reproduce, verify, copy and delete runs; run "
+        "scripts for Horovod; export, serve and monitor models; check a cluster, and see what a "
+        "program would run.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -93,3 +113,41 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
         if verb in (name, None):
             getattr(importlib.import_module(f"sparkdl.cli.{module}"), f"add_{name}")(added)
     return parser
+
+
+# ---- texts of other people, such as the names of runs
+
+
+def shown(text: str) -> str:
+    r"""Return a text in which characters that a terminal obeys are escaped.
+
+    Example:
+        >>> shown("a\tname\x1b[2J\n")
+        'a\tname\\x1b[2J\n'
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class _Shown:
+    """A stream that shows texts, see `shown`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        return self._stream.write(shown(text))
+
+
+@contextmanager
+def plain_text() -> Iterator[None]:
+    """Show what is printed in the block as plain text."""
+    streams: Any = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(_Shown, streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams

@@ -58,7 +58,33 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     back = action("roll-back", _roll_back, "let an alias name the version before its last move")
     back.add_argument("name", metavar="NAME", help="name of a model")
     back.add_argument("--alias", default="stable", help="default: %(default)s")
+    _add_affected(action("affected", _affected, "tell which versions were trained on rows"))
     _add_export(action("export", _export, "export the model of a run as a new version"))
+
+
+def _add_affected(parser: Any) -> None:
+    parser.add_argument("--rows", metavar="FILE", required=True, help="a Parquet or CSV file")
+    parser.add_argument(
+        "--key",
+        action="append",
+        help="a column of the key, as in row_key=; may be repeated; default: all columns of FILE",
+    )
+    parser.add_argument("--name", help="name of a model; default: all models")
+
+
+def _affected(arguments: argparse.Namespace) -> int:
+    """Return 0 if no version has seen the rows, 1 if one has, 2 if that is not known."""
+    answers = models.affected(
+        arguments.rows, key=arguments.key, name=arguments.name, root=arguments.root
+    )
+    if arguments.json:
+        print(to_json([answer.to_dict() for answer in answers], indent=1))
+    elif answers:
+        print("\n".join(map(str, answers)))
+    else:
+        print("no models found; name their folder with --root or SPARKDL_ROOT")
+    found = {answer.answer for answer in answers}
+    return 1 if "yes" in found else 2 if "unknown" in found else 0
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

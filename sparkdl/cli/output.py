@@ -35,6 +35,18 @@ def print_json(value: Any, indent: int | None = 1) -> None:
     sys.stdout.write(to_json(value, indent) + "\n")
 
 
+def print_remedy(run: Run, error: str = "") -> None:
+    """Print the command that finishes a run that has ended early, unless its error has said so."""
+    if run.state == "COMPLETE":
+        return
+    from sparkdl.runs.remedies import in_shell  # Few runs need it.
+
+    with in_shell():
+        remedy = run.how_to_finish().strip()
+    if remedy and remedy not in error:
+        print(remedy.removesuffix("."), flush=True)
+
+
 def fact_lines(facts: Mapping[str, Any], indent: str = "") -> Iterator[str]:
     """Return a line for each fact that has a value; what belongs to a fact stands below it.
 
@@ -91,6 +103,8 @@ def run_to_dict(run: Run) -> dict[str, Any]:
         "notes": [vars(note) for note in annotations.notes],
         "best": best[0].number if best else None,
         "pareto": [trial.number for trial in run.pareto] if run.objectives else [],
+        "slow_ranks": run.slow_ranks,
+        "resizes": run.resizes,
         "trials": [_trial_to_dict(trial) for trial in run.trials],
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from sparkdl.errors import ConfigError, RunDamagedError
 from sparkdl.files import folders, storage
 from sparkdl.files.layout import OWNERS, REPORT, RUN, SOURCE, SUMMARY
+from sparkdl.runs.ids_and_seeds import is_run_id
 from sparkdl.runs.run import Run
 
 # Files that a run replaces by others, which may have the same size, or removes.
@@ -31,7 +32,7 @@ def pull_run(run: Run, to: str | os.PathLike[str]) -> tuple[str, int, int]:
         OSError: if a file cannot be read or written. The next call goes on with the rest.
     """
     to = os.fspath(to)
-    if Path(run.id).name != run.id:
+    if not is_run_id(run.id):
         raise RunDamagedError(f"the id of the run {run.path} is {run.id!r}, which is no folder.")
     if not storage.is_local(to):
         raise ConfigError(f"pull copies to a local folder; got {to!r}.")

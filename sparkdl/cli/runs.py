@@ -11,15 +11,25 @@ from datetime import datetime
 from typing import Any
 
 from sparkdl.cli.housekeeping import OldRun, delete, old_runs
-from sparkdl.cli.output import add_json, find, plain, print_json, run_to_dict, size_text
+from sparkdl.cli.output import (
+    add_json,
+    find,
+    plain,
+    print_json,
+    print_remedy,
+    run_to_dict,
+    size_text,
+)
 from sparkdl.cli.pulled import pull_run
 from sparkdl.cluster.root import resolve_root
+from sparkdl.errors import ConfigError
 from sparkdl.experiment import saved_runs
 from sparkdl.files import storage
 from sparkdl.files.jsonl import LogTail
 from sparkdl.files.layout import is_log, process_of_log
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.filters import meets, parse_age, rows_meeting
+from sparkdl.runs.foreign_folder import other_owner
 from sparkdl.runs.history import columns_of, frame_of, newest_rows
 from sparkdl.runs.table import cell, padded
 
@@ -50,7 +60,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(arguments: argparse.Namespace) -> int:
-    rows, unreadable = newest_rows(resolve_root(arguments.root))
+    root = resolve_root(arguments.root)
+    rows, unreadable = newest_rows(root)
     numbers = rows_meeting(rows, arguments.user, arguments.since, arguments.tag)
     if arguments.where is not None and numbers:
         frame = frame_of(rows, unreadable).iloc[numbers]
@@ -62,7 +73,8 @@ def _runs(arguments: argparse.Namespace) -> int:
     elif not rows_to_show and rows:
         print(f"none of the {len(rows)} run(s) meets the conditions")
     elif not rows_to_show:
-        print("no runs found; name the folder of the runs with --root or SPARKDL_ROOT")
+        found = "there are no runs in" if storage.exists(root) else "there is no folder"
+        print(f"{found} {root}; name the folder of the runs with --root or SPARKDL_ROOT")
     else:
         print("\n".join(_lines(rows_to_show, columns)))
     return 0
@@ -105,6 +117,8 @@ def _show(arguments: argparse.Namespace) -> int:
             print(f"Tags: {', '.join(annotations.tags)}")
         for note in annotations.notes:
             print(f"Note: {note}")
+        if run.state != "RUNNING":
+            print_remedy(run)
     return 0 if run.state == "COMPLETE" else 1
 
 
@@ -120,7 +134,14 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    path = find(arguments.name).report(arguments.to)
+    run = find(arguments.name)
+    if arguments.to is None and (owner := other_owner(run.path)):
+        # A link there may lead to a file that only this user can read.
+        raise ConfigError(
+            f"run {run.id} belongs to user {owner}, who could read what the page has of files of "
+            "yours, if there are links to them. Pass a file of your own: --to report.html."
+        )
+    path = run.report(arguments.to)
     if arguments.json:
         print_json({"report": path})
     else:

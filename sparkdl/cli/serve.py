@@ -92,6 +92,12 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="load models at their first request, and unload others beyond this size",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes that answer on the same port, each with the models; default: %(default)s",
+    )
 
 
 def _weight(text: str) -> tuple[int | str, float]:
@@ -141,6 +147,7 @@ def _serve(arguments: argparse.Namespace, batching: Any) -> int:
             max_body_mb=arguments.max_body_mb,
             timeout_s=arguments.timeout_s,
             memory_limit_mb=arguments.memory_limit_mb,
+            workers=arguments.workers,
             root=arguments.root,
         ) as server,
     ):
@@ -176,8 +183,8 @@ def _add_kserve(parser: argparse.ArgumentParser) -> None:
         "Kubernetes",
         "With --kserve, nothing is served here: the InferenceService of the model is written, "
         "which a cluster with KServe takes. The options above that also hold there are --root, "
-        "--model-version, --alias, --weight, --batching, --max-batch-size, and --log with the URL "
-        "that gets each request and answer.",
+        "--model-version, --alias, --weight, --batching, --max-batch-size, --log with the URL that "
+        "gets each request and answer, and --workers for a model with a loader.",
     )
     group.add_argument(
         "--kserve", action="store_true", help="write the InferenceService of KServe as YAML"
@@ -226,6 +233,7 @@ def _write_kserve(arguments: argparse.Namespace) -> int:
         canary=canary or None,
         batch=Batching().max_batch_size if arguments.batching and batch is None else batch,
         log_to=arguments.log,
+        workers=arguments.workers,
         root=arguments.root,
         **{name: value for name, value in options.items() if value is not None},
     )

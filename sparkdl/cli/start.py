@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkdl import experiment
 from sparkdl.cli.dry_run import plan_program
-from sparkdl.cli.output import add_json, find, print_json
+from sparkdl.cli.output import add_json, find, print_json, print_remedy
 from sparkdl.cli.spark_options import add_spark_options, use_spark_options
 from sparkdl.errors import RunStoppedError, TrialFailedError
 from sparkdl.runs import Run
@@ -44,16 +44,13 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
         "--retry",
         metavar="TRIALS",
         type=_retry_of,
-        help="also run these trials again: failed, cancelled, or numbers such as 3,7",
+        help="also run these trials again: failed, invalid, cancelled, or numbers such as 3,7",
     )
     parser.set_defaults(run=_resume)
 
 
 def _retry_of(text: str) -> Any:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        return text
+    return [int(word) if word.isdigit() else word for word in text.split(",")]
 
 
 def _resume(arguments: argparse.Namespace) -> int:
@@ -98,7 +95,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def _printing_to_stderr() -> Iterator[None]:
+def printing_to_stderr() -> Iterator[None]:
     """Let this process, and the processes that it starts, print to the standard error."""
     sys.stdout.flush()
     stdout = os.dup(1)
@@ -114,7 +111,7 @@ def _printing_to_stderr() -> Iterator[None]:
 def _plan(arguments: argparse.Namespace) -> int:
     use_spark_options(arguments)
     # What the program prints must not be taken for the JSON document.
-    with _printing_to_stderr() if arguments.json else contextlib.nullcontext():
+    with printing_to_stderr() if arguments.json else contextlib.nullcontext():
         plan = plan_program(arguments.program, arguments.arguments)
     if arguments.json:
         print_json(plan.to_dict())
@@ -259,19 +256,12 @@ def _run_and_print(start: Callable[[], Run]) -> int:
         except (RunStoppedError, TrialFailedError) as error:
             print(error.run)
             print(f"sparkdl: {error}", file=sys.stderr)
-            _print_remedy(error.run, str(error))
+            print_remedy(error.run, str(error))
             return 1
         except (KeyboardInterrupt, SystemExit) as error:
             if isinstance(stopped := getattr(error, "run", None), Run):
                 print(stopped)
-                _print_remedy(stopped)
+                print_remedy(stopped)
             raise
     print(run)
     return 0
-
-
-def _print_remedy(run: Run, error: str = "") -> None:
-    """Print how to finish a run that has ended early, unless its error has said so."""
-    remedy = run.how_to_finish().strip()
-    if remedy and remedy not in error:
-        print(remedy.removesuffix("."), flush=True)

@@ -97,6 +97,23 @@ class Cluster(Protocol):
         """Return the number of processes that fit on the present executors, at least one."""
         ...
 
+    def num_spare(self, resources: Resources, num_used: int) -> int:
+        """Return the number of slots that no task uses.
+
+        Args:
+            resources: CPUs and GPUs of each process.
+            num_used: the number of slots that the caller uses, for a cluster that does not tell.
+        """
+        ...
+
+    def num_waiting(self, *tags: str) -> int:
+        """Return the number of tasks that wait for slots, of all jobs that have none of some tags.
+
+        Args:
+            *tags: the tags.
+        """
+        ...
+
     def enforces(self, resources: Resources) -> bool:
         """Return True if the cluster itself never runs more such processes than it has slots."""
         ...

@@ -35,7 +35,7 @@ class Role:
 
     Attributes:
         name: the job name in `TF_CONFIG`: `worker`, `chief`, `master`, `ps` or `evaluator`.
-        count: the number of processes.
+        count: the number of processes; the largest number, if there is a `min_count`.
         resources: the resources of each process.
         trains: the processes train together: they divide the rows of DataFrames and of files among
             themselves. All other processes read all rows of files. Roles that train come first.
@@ -50,6 +50,8 @@ class Role:
         hides_gpus: the processes see no GPU, though Spark assigns some to their tasks.
         on_driver: the processes run on the driver. Such a role is the last one of a plan.
         has_horovod_variables: the processes get the variables that `horovodrun` sets.
+        min_count: the number of processes with which a gang begins that grows into idle slots, up
+            to `count`; None for a gang whose size is fixed.
     """
 
     name: str
@@ -65,9 +67,18 @@ class Role:
     hides_gpus: bool = False
     on_driver: bool = False
     has_horovod_variables: bool = False
+    min_count: int | None = None
+
+    @property
+    def first_count(self) -> int:
+        """The number of processes at the beginning."""
+        return self.count if self.min_count is None else self.min_count
 
     def __str__(self) -> str:
-        return f"{self.count} {self.name}{'s' if self.count > 1 and self.name != 'ps' else ''}"
+        least = "" if self.min_count is None else f"{self.min_count} to "
+        return (
+            f"{least}{self.count} {self.name}{'s' if self.count > 1 and self.name != 'ps' else ''}"
+        )
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,7 @@ class Plan:
         collective_timeout_s: seconds for which a rank may show no life in a collective of the ring.
         interface: the network interface, or address, at which the processes of a gang meet.
         elastic: the gang goes on without a process that is lost, and takes it in again.
+        moves_slow_ranks: a slow process of an elastic gang goes on at a spare slot.
         client_silence_s: seconds without a sign of life of a Spark Connect client, after which the
             processes end.
         timeline: each rank of the ring records where the time of its collectives goes.
@@ -144,6 +156,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
     client_silence_s: float = 300.0
     interface: str | None = None
     elastic: bool = False
+    moves_slow_ranks: bool = False
     timeline: bool = False
     ends_by_order: bool = False
     repeatable: bool = True
@@ -161,7 +174,7 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Every process of a trial, by rank."""
+        """Every process that a trial may have, by rank."""
         places = [(role, index) for role in self.roles for index in range(role.count)]
         return tuple(Member(rank, role, index) for rank, (role, index) in enumerate(places))
 
@@ -182,8 +195,13 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
 
     @property
     def size(self) -> int:
-        """The number of processes of one trial that Spark runs."""
-        return sum(role.count for role in self.roles if not role.on_driver)
+        """The number of processes of one trial that Spark runs, at the beginning."""
+        return sum(role.first_count for role in self.roles if not role.on_driver)
+
+    @property
+    def grows(self) -> bool:
+        """True if the gang takes in more processes while slots are idle."""
+        return any(role.min_count is not None for role in self.roles)
 
     @property
     def world_size(self) -> int:
@@ -195,11 +213,14 @@ processes, each in a Spark slot of its own, rank 0 (worker 0) is chief
             f"{r} with {r.resources}{' (served)' if r.runs_server else ''}" for r in self.roles
         )
         env = f"; sets {', '.join(sorted(self.env))}" if self.env else ""
+        most = f" to {len(self.members)}" if self.grows else ""
         gang = (
-            f"; {'an elastic' if self.elastic else 'a'} gang of {self.size} processes, each in a "
-            f"Spark slot of its own, rank 0 ({self.members[0]}) is chief"
+            f"; {'an elastic' if self.elastic else 'a'} gang of {self.size}{most} processes, each "
+            f"in a Spark slot of its own, rank 0 ({self.members[0]}) is chief"
             if self.is_gang
             else ""
         )
         timeline = "; records a timeline" if self.timeline else ""
-        return f"{self.kind}, {self.framework or 'no framework'}: {roles}{gang}{env}{timeline}"
+        moves = "; moves slow ranks to spare slots" if self.moves_slow_ranks else ""
+        what = f"{self.kind}, {self.framework or 'no framework'}"
+        return f"{what}: {roles}{gang}{moves}{env}{timeline}"

@@ -197,13 +197,16 @@ class SparkCluster:
         """Return the number of processes that fit on the present executors, at least one."""
         return self._counter.slots_now(resources)
 
-    def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
-        """Wait for executors to register, in a new session or after the loss of an executor.
+    def num_spare(self, resources: Resources, num_used: int) -> int:
+        """Return the number of slots that no task uses, see `SlotCounter.num_spare`."""
+        return self._counter.num_spare(resources, num_used)
 
-        Args:
-            size: number of slots that are needed at once.
-            num_cpus: number of CPU cores of each slot; None for Spark's default.
-        """
+    def num_waiting(self, *tags: str) -> int:
+        """Return the number of tasks that wait for slots, of all jobs with none of the tags."""
+        return self._context.num_waiting(*tags) if self._context else 0
+
+    def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
+        """Wait for executors to register, see `SlotCounter.wait_for_executors`."""
         self._counter.wait_for_executors(size, num_cpus)
 
     def enforces(self, resources: Resources) -> bool:
@@ -291,8 +294,7 @@ class SparkCluster:
         try:
             if self._context:
                 begin = description[: 4 * MAX_DESCRIPTION]
-                text = textwrap.shorten(begin, MAX_DESCRIPTION, placeholder=" ...")
-                self._context.describe(text)
+                self._context.describe(textwrap.shorten(begin, MAX_DESCRIPTION, placeholder=" ..."))
             for tag in tags:
                 add_tag(tag)
             yield

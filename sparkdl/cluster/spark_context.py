@@ -103,6 +103,25 @@ class ClassicContext:
         return len(self._java.statusTracker().getExecutorInfos()) - 1  # One is the driver.
 
     @property
+    def num_running(self) -> int:
+        """The number of tasks that run now, of all jobs of the application."""
+        executors = self._java.statusTracker().getExecutorInfos()
+        return sum(int(executor.numRunningTasks()) for executor in executors)
+
+    def num_waiting(self, *tags: str) -> int:
+        """Return the number of tasks that wait for slots, of all jobs with none of the tags."""
+        tracker = self._java.statusTracker()
+        stages = set(tracker.getActiveStageIds())
+        # Of the jobs that run: a long night leaves many that have ended.
+        running = self._context._jvm.java.util.ArrayList()
+        running.add(self._context._jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+        others = stages.difference(*(self._stages_of(running, tag) for tag in tags))
+        infos = [tracker.getStageInfo(stage) for stage in others]
+        # A stage may have ended in the meantime.
+        active = [info.get() for info in infos if info.isDefined()]
+        return sum(_num_waiting(info) for info in active)
+
+    @property
     def executor_ids(self) -> frozenset[str]:
         """The ids of the executors that have registered and are not lost."""
         ids = str(self._java.getExecutorIds().mkString(" "))
@@ -162,7 +181,11 @@ class ClassicContext:
         if "getJobIdsForTag" in dir(tracker):  # Spark 4.0.
             jobs = [tracker.getJobInfo(job).get() for job in tracker.getJobIdsForTag(tag)]
             return {stage for job in jobs for stage in job.stageIds()}
-        jobs = self._java.statusStore().jobsList(None)
+        return self._stages_of(None, tag)
+
+    def _stages_of(self, states: Any, tag: str) -> set[int]:
+        """Return the stages of the jobs in some states, or in any, with a tag."""
+        jobs = self._java.statusStore().jobsList(states)
         tagged = [job for job in map(jobs.apply, range(jobs.size())) if job.jobTags().contains(tag)]
         ids = [job.stageIds() for job in tagged]
         return {stages.apply(number) for stages in ids for number in range(stages.size())}
@@ -193,6 +216,11 @@ class ClassicContext:
     def cancel(self, tag: str) -> None:
         """End all jobs with a tag."""
         self._context.cancelJobsWithTag(tag)
+
+
+def _num_waiting(stage: Any) -> int:
+    """Return the number of tasks of a stage that wait for slots."""
+    return max(0, int(stage.numTasks() - stage.numActiveTasks() - stage.numCompletedTasks()))
 
 
 def failed_tasks(spark: "SparkSession | None", tag: str) -> list[FailedTask]:

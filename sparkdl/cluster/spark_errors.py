@@ -212,13 +212,15 @@ def _without_exception(line: str) -> str:
 def _with_summary(text: str) -> str:
     """Return Spark's message, preceded by the line of the exception that caused it.
 
+    It is not one of the training function, but of what Spark computes, such as `data=`.
+
     Example:
         >>> text = "Traceback (most recent call last):\\n  File ...\\nValueError: no"
         >>> _with_summary(text).split("\\n")[0]
-        'ValueError: no'
+        'a task of Spark failed: ValueError: no'
         >>> text = "An error occurred while calling o1.collect.\\n: a.B: ...\\nCaused by: a.C: no"
         >>> _with_summary(text).split("\\n")[0]
-        'a.C: no'
+        'a task of Spark failed: a.C: no'
     """
     trace = r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)+(\S[^\n]*)"
     # The last traceback of a chain is that of the exception that was raised.
@@ -226,4 +228,6 @@ def _with_summary(text: str) -> str:
     if not raised and text.startswith("An error occurred while calling"):
         # Py4j's own error, to which Spark 3.5 leaves many an exception of Java.
         raised = re.findall(r"^(?:Caused by|): ([^\n]*)", text, re.MULTILINE)
-    return f"{raised[-1]}\n{text}" if raised else text
+    if not raised:
+        return text
+    return f"a task of Spark failed: {raised[-1]}\n{text}"

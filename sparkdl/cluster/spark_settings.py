@@ -175,3 +175,22 @@ def duration_s(text: str) -> float:
             f"{', '.join(_UNITS)}, such as '60s' or '1h'."
         )
     return float(match[1]) * unit
+
+
+def check_growth(plan: Plan, has_context: bool) -> None:
+    """Validate that Spark tells into which slots a gang could grow.
+
+    Args:
+        plan: the plan.
+        has_context: False for Spark Connect.
+
+    Raises:
+        PreflightError: if a gang is to grow, and Spark does not tell.
+    """
+    if plan.grows and not has_context:
+        least, most = plan.size, len(plan.members)
+        raise PreflightError(
+            f"num_workers=({least}, {most}) needs a Spark that tells which slots are idle, and "
+            f"Spark Connect does not. Pass num_workers={least}, or use a SparkSession of the "
+            "driver's own process."
+        )

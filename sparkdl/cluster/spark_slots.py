@@ -11,7 +11,7 @@ from sparkdl.cluster.plan import Plan, Resources
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_context import ClassicContext
 from sparkdl.cluster.spark_explained import default_parallelism
-from sparkdl.cluster.spark_settings import SparkSettings
+from sparkdl.cluster.spark_settings import SparkSettings, check_growth
 from sparkdl.errors import SlotsError
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class SlotCounter:
 
         Raises:
             SlotsError: if a process asks for more GPUs or CPUs than an executor has.
+            PreflightError: if Spark does not tell into which slots a gang could grow.
         """
+        check_growth(plan, has_context=self._context is not None)
         resources, settings = plan.resources, self._settings
         if settings.is_embedded and settings.task_gpus:
             raise SlotsError(
@@ -168,6 +170,17 @@ class SlotCounter:
         if self._settings.adds_executors:
             return max(1, min(self._num_tasks(), MAX_SLOTS_TO_COME))
         return max(1, min(self.slots(resources).count, MAX_SLOTS_TO_COME))
+
+    def num_spare(self, resources: Resources, num_used: int) -> int:
+        """Return the number of slots that no task uses.
+
+        Args:
+            resources: CPUs and GPUs of each process.
+            num_used: the number of slots that the caller uses: Spark Connect does not tell how many
+                tasks run.
+        """
+        num_running = self._context.num_running if self._context else num_used
+        return self.slots(resources).count - num_running
 
     def wait_for_executors(self, size: int, num_cpus: int | None = None) -> None:
         """Wait for executors to register, in a new session or after the loss of an executor.

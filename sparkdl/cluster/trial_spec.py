@@ -40,6 +40,7 @@ class TrialSpec:
         metrics: the names of the metrics; `[None]` if the user named none.
         direction: `max` or `min`, for the first metric.
         keep_checkpoints: the checkpoints to keep, such as `best+last`.
+        row_key: the columns whose values identify a row, see `sparkdl.options.Options`.
         init_from: the folder of a trial and the number of its checkpoint to begin with.
         rungs: the numbers of reports, counted from `reported` on, after which the process asks the
             driver whether it goes on.
@@ -56,6 +57,7 @@ class TrialSpec:
     metrics: tuple[str | None, ...] = (None,)
     direction: str = "max"
     keep_checkpoints: str | int = "best+last"
+    row_key: tuple[str, ...] = ()
     init_from: tuple[str, int] | None = None
     rungs: tuple[int, ...] = ()
     reported: tuple[int, int] = (0, -1)

@@ -62,7 +62,6 @@ from sparkdl.files.layout import (
     RunPaths,
     TrialPaths,
     is_of_attempt,
-    work_of,
 )
 from sparkdl.files.polling import RETRY_S, retry
 from sparkdl.host.os_processes import user_name
@@ -292,6 +291,7 @@ class TrialTask:
         me: Mapping[str, Any],
         sockets: Mapping[str, socket.socket],
         runs_server: bool = False,
+        work: str = WORK,
     ) -> TrainingProcess:
         """Start a training process of this trial.
 
@@ -302,15 +302,15 @@ class TrialTask:
             me: fields of its `Context` that differ between the processes of a trial.
             sockets: sockets for its rows and for the ring, see `Context`.
             runs_server: run TensorFlow's server in place of the user's function.
+            work: the name of its working directory in `folder`. Relative names of files in one
+                process must not be those of another.
         """
-        # Relative names of files in one process must not be those of another.
-        name = work_of(me["role"], me["index"]) if self.plan.is_gang else WORK
         payload = {
             "function": None if runs_server else self.program.function,
             "modules": dict(self.program.modules),
             "loaded": self.program.loaded,
             "path": [_absolute(entry) for entry in sys.path],
-            "cwd": os.getcwd() if runs_server else str(folder / name),
+            "cwd": os.getcwd() if runs_server else str(folder / work),
             "environ": self._environ(gpus.environ),
             "context": {**self._context(folder), **me},
             "metrics": list(self.trial.metrics),
@@ -349,6 +349,7 @@ class TrialTask:
             "run_path": self.run.path,
             "task_cwd": os.getcwd(),
             "keep_checkpoints": self.trial.keep_checkpoints,
+            "row_key": self.trial.row_key,
             "metric": self.trial.metrics[0],
             "other_metrics": self.trial.metrics[1:],
             "direction": self.trial.direction,

@@ -112,7 +112,7 @@ def agree(call: Call, make: Callable[[], Pieces], me: Context | None = None) -> 
     me = me or context.current()
     refuse_in_graph(me, call.reader)
     rank, num_readers = me.reading
-    if num_readers == 1:
+    if num_readers == 1 and not me.grows:  # Ranks that come later make the same calls.
         return make()
     files = PeerFiles(me)
     number = next(_call_numbers(files.url, rank, os.getpid()))

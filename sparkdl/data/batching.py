@@ -13,6 +13,7 @@ from sparkdl.data.batch_map import Map
 from sparkdl.data.blocks import Blocks
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.dataset_report import record_columns, report_dataset
+from sparkdl.data.growing_gangs import check_growing
 from sparkdl.data.lanes import WINDOW_ROWS, Pass
 from sparkdl.data.length_buckets import WINDOW_BATCHES
 from sparkdl.data.loaders import Plan
@@ -22,6 +23,7 @@ from sparkdl.data.passes import Passes
 from sparkdl.data.per_worker import refuse_sending
 from sparkdl.data.readers.base import Source
 from sparkdl.data.readers.chosen_rows import chosen_rows, row_tests
+from sparkdl.data.readers.keyed_rows import record_row_keys
 from sparkdl.data.rows import Rows
 from sparkdl.data.shard import LAST_BATCH, Range, Share, share
 from sparkdl.data.stateful_passes import StatefulPasses
@@ -239,7 +241,6 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     """
     me = context.current()
     refuse_sending(me)
-    batch_size = batches.per_worker(me.reading[1])
     source = chosen_rows(source, row_tests(batches.split, batches.where))
     selection = batches.select(source.columns)
     if not any(source.sizes):
@@ -247,6 +248,9 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
             f"{source.name} has no rows. A training loop would take no step: "
             "look at the files, and at the conditions filter=, where= and split=."
         )
+    if me.grows:
+        check_growing(batches, source.name, sum(source.sizes))
+    batch_size = batches.per_worker(me.reading[1])
     whole = whole_share(source.sizes, batches, me)
     _warn_of_few_pieces(source, me)
     numbers_of_rows = whole.rows, whole.steps, whole.padded, whole.dropped
@@ -260,10 +264,12 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
     has_state = not (me.is_elastic or batches.bucket_by or batches.epochs > 1)
 
     record_columns(source.name, mapped or selection, source.schema, source.options)
+    record_row_keys(source)
 
     def rows_in(blocks: Blocks, part: Share, **more: Any) -> Rows:
         num_rows = sum(rows.stop - rows.start for rows in part.ranges)
-        counts = batch_size, part.steps, num_rows, read.numbers
+        known = (None, None) if me.grows else (part.steps, num_rows)  # That changes with the ranks.
+        counts = batch_size, known[0], known[1], read.numbers
         return rows_of(source.name, blocks, batches, *counts, mapped, **more)
 
     def once() -> Rows:
@@ -271,7 +277,8 @@ def make_dataset(source: Source, batches: Batches) -> Rows:
         return rows_in(source.blocks(lambda: read.next(repeats=False), selection), part)
 
     resumable = read if has_state else None
-    return rows_in(blocks, whole, resumable=resumable, once=once if whole.padded else None)
+    is_padded = batches.last_batch == "pad" if me.grows else whole.padded
+    return rows_in(blocks, whole, resumable=resumable, once=once if is_padded else None)
 
 
 def _samples(source: Source, batches: Batches, batch_size: int) -> list[Pass]:

@@ -13,6 +13,7 @@ from sparkdl.data.length_buckets import by_length
 from sparkdl.data.nested import map_leaves
 from sparkdl.data.own_memory import separately_owned
 from sparkdl.data.ragged import Ragged
+from sparkdl.distribute.step_times import step_times
 from sparkdl.errors import ConfigError
 
 
@@ -102,7 +103,7 @@ class ArrowBlocks(Blocks):
         import tensorflow as tf
 
         def elements() -> Iterator[Any]:
-            for element in self.arrays():
+            for element in step_times().read(self.arrays()):
                 yield map_leaves(to_tensor, element)
 
         return tf.data.Dataset.from_generator(elements, output_signature=self._convert.signature())

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparkdl import context
+from sparkdl.context import Context
 from sparkdl.data.column_record import ColumnRecord
 from sparkdl.data.column_selection import ColumnSelection
 from sparkdl.data.mapped_blocks import MappedColumns
@@ -42,10 +43,13 @@ def report_dataset(
     if not me.is_chief:
         return
     num_readers = me.reading[1]
-    record = {
-        "data": name,
-        "rows": rows,
-        "batch_size_per_worker": batch_size,
+    record: dict[str, Any] = {"data": name, "rows": rows, "batch_size_per_worker": batch_size}
+    if me.grows:
+        message = "%s: %d rows; batches of %d on each rank, of which an epoch has 1 to %d"
+        _logger.info(message, name, rows, batch_size, me.num_readers)
+        _record(me, record)
+        return
+    record |= {
         "global_batch_size": batch_size * num_readers,
         "steps": min(steps, max_steps or steps),
         "padded": padded,
@@ -62,6 +66,10 @@ def report_dataset(
         ranks if num_readers > 1 else "",
         record["steps"],
     )
+    _record(me, record)
+
+
+def _record(me: Context, record: Mapping[str, Any]) -> None:
     if me.folder:
         line = json.dumps(record).encode() + b"\n"
         with Path(me.folder, DATA).open("ab") as file:
@@ -120,5 +128,5 @@ def notes_of_datasets(folder: str) -> list[str]:
         f"{record['data']} gave no step: its {record['rows']} rows do not fill "
         f"a batch of {record['global_batch_size']}, and last_batch is 'drop'"
         for record in records.values()
-        if not record["steps"]
+        if not record.get("steps", 1)  # A gang that grows has another number in each epoch.
     ]

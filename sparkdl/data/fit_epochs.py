@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkdl import context
 from sparkdl.data.rows import Rows
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 
 FILE = "epoch.json"
 
@@ -64,7 +64,7 @@ class FitEpochs:
     def __init__(self, rows: Any) -> None:
         if type(rows) is not Rows:
             raise ConfigError(
-                f"Checkpoint(data=...) was given a {type(rows).__name__}; expected the result of a "
+                f"Checkpoint(data=...) was given {named_type(rows)}; expected the result of a "
                 "reader, such as data.parquet, before map and other methods."
             )
         self._rows = rows

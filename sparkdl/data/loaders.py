@@ -18,6 +18,7 @@ from sparkdl.data.nested import map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
 from sparkdl.data.ragged import Ragged
 from sparkdl.data.stateful_passes import StatefulPasses
+from sparkdl.distribute.step_times import step_times
 from sparkdl.errors import ConfigError
 from sparkdl.host.optional_packages import require
 
@@ -115,12 +116,13 @@ class Loader(ABC):
         """Return the number of batches in the next iteration.
 
         Raises:
-            TypeError: if the number is unknown, because rows still arrive from Spark.
+            TypeError: if the number is unknown, because rows still arrive from Spark, or the number
+                of workers changes.
         """
         if (steps := self._plan.next_steps) is None:
             raise TypeError(
-                "the number of batches is unknown: rows still arrive from Spark. Iterate until the "
-                "rows end."
+                "the number of batches is unknown: rows still arrive from Spark, or the number of "
+                "workers changes (num_workers=(least, most)). Iterate until the rows end."
             )
         return self._plan.epochs * steps
 
@@ -135,8 +137,11 @@ class Loader(ABC):
         for _ in range(plan.epochs):
             with closing(self._blocks.arrays()) as blocks:  # type: ignore[type-var]
                 batches = rebatched(blocks, plan.batch_size, plan.drop_remainder)
-                for batch in itertools.islice(batches, max_steps):
-                    converted = map_leaves(self._convert, map_leaves(_padded, batch))
+                arrays = (
+                    map_leaves(self._convert, map_leaves(_padded, batch))
+                    for batch in itertools.islice(batches, max_steps)
+                )
+                for converted in step_times().take(arrays):
                     self._num_taken += 1
                     yield converted
 

@@ -12,6 +12,7 @@ import numpy as np
 from sparkdl import context
 from sparkdl.data.array_batches import concatenate, rebatched
 from sparkdl.data.blocks import Blocks, to_tensor
+from sparkdl.data.growing_gangs import refuse_mixing
 from sparkdl.data.loaders import Plan
 from sparkdl.data.nested import leaves, map_leaves
 from sparkdl.data.pass_numbers import PassNumbers
@@ -64,6 +65,7 @@ def mix(
         [ 1  2  3 -1]
         [ 4  5  6 -2]
     """
+    refuse_mixing()
     parts = _parts(rows, weights)
     if stop not in STOPS:
         raise ConfigError(f"stop is {stop!r}; expected 'shortest' or 'longest'.")

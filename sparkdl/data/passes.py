@@ -53,7 +53,7 @@ class Passes(StatefulPasses):
         number = self.numbers.take()
         if (state := self._resumed_at(number)) is not None:
             return self._pass_left(state)
-        return self._whole(number, self._rank, self._ranks, self._batch_size, repeats)
+        return self._whole(number, *self._reading, self._batch_size, repeats)
 
     def _whole(
         self, number: int, rank: int, ranks: int, batch_size: int, repeats: bool = True

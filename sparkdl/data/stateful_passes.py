@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl import context
 from sparkdl.context import Context
 from sparkdl.data.data_state import DataState, Round
 from sparkdl.data.pass_numbers import PassNumbers
+from sparkdl.distribute.world import ring
 from sparkdl.errors import ConfigError
 
 
@@ -39,12 +41,31 @@ class StatefulPasses(ABC):
     ) -> None:
         self.numbers = PassNumbers()
         self._me = me
-        self._rank, self._ranks = me.reading
+        self._number, self._count = me.reading
         self._batch_size = batch_size
         self._max_steps = max_steps
         self._window_rows = window_rows
         self._seed = me.data_seed
         self._resumed: DataState | None = None
+
+    @property
+    def _reading(self) -> tuple[int, int]:
+        """This rank's number among those that divide the rows of the next pass, and their count.
+
+        In a gang that grows, that may differ from one pass to the next.
+        """
+        if not self._me.grows:
+            return self._number, self._count
+        ring()  # The ranks that are present are known when they have met.
+        return context.current().reading
+
+    @property
+    def _rank(self) -> int:
+        return self._reading[0]
+
+    @property
+    def _ranks(self) -> int:
+        return self._reading[1]
 
     @abstractmethod
     def prepare(self) -> None:

@@ -169,7 +169,7 @@ class Incoming:
         in_slot = self._slots.current[: self._size]
         if isinstance(block, int):
             return in_slot
-        block[...] = in_slot
+        memoryview(block)[:] = in_slot
         return block
 
     def release(self) -> None:

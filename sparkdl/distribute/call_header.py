@@ -10,7 +10,10 @@ OPERATIONS = ("sum", "mean", "min", "max", "product")
 # index in OPERATIONS or root, checksum of dtype and shape, number of bytes, and dtype and shape as
 # text for the error, the beginning of it if it is long.
 HEADER = struct.Struct("<QHIIQ48s")
-CALLS = ("allreduce", "reduce_scatter", "broadcast", "allgather", "alltoall", "vote")
+CALLS = (
+    *("allreduce", "reduce_scatter", "broadcast", "allgather", "alltoall", "vote", "swap"),
+    "reduce_part",
+)
 
 
 def pack_header(number: int, call: str, detail: int, array: Any) -> bytes:
@@ -84,7 +87,13 @@ def _difference(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> RuntimeError:
 def _description(header: tuple[Any, ...]) -> str:
     number, call, detail, _, nbytes, text = header
     name = CALLS[call] if call < len(CALLS) else "an unknown collective"
-    how = {"broadcast": f"from rank {detail} ", "allgather": "", "alltoall": "", "vote": ""}
+    how = {
+        "broadcast": f"from rank {detail} ",
+        "allgather": "",
+        "alltoall": "",
+        "vote": "",
+        "swap": "",
+    }
     operation = f"({OPERATIONS[detail]}) " if detail < len(OPERATIONS) else ""
     array = text.rstrip(b"\0").decode(errors="replace")
     return f"{name} {how.get(name, operation)}of {array}, {nbytes} bytes, as number {number}"

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.errors import named_type
+
 _logger = logging.getLogger("sparkdl.distribute")
 
 # The attributes of Keras's callbacks that a `fit` changes, with those of tf_keras.
@@ -215,7 +217,7 @@ def _to_json(value: Any, arrays: list[Any], where: str) -> Any:
         if is_stored:
             return array.item()
     raise TypeError(
-        f"sparkdl.keras.Checkpoint cannot keep {where}: it is a {type(value).__name__}; expected "
+        f"sparkdl.keras.Checkpoint cannot keep {where}: it is {named_type(value)}; expected "
         "numbers, text, None, lists, dicts with text as keys, and NumPy arrays of numbers."
     )
 

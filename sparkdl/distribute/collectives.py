@@ -11,6 +11,7 @@ from sparkdl.distribute.groups import Group
 from sparkdl.distribute.keras_logs import as_array
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import split_rows
+from sparkdl.distribute.shard_marks import is_shard
 from sparkdl.distribute.world import ring
 
 __all__ = [
@@ -171,7 +172,9 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """Assign the values of rank `root` to the variables of all ranks.
 
     Args:
-        variables: Keras or TensorFlow variables, the same in the same order on all ranks.
+        variables: Keras or TensorFlow variables, the same in the same order on all ranks. Those of
+            an optimizer of which each rank has a part, see `optimizer(shard=True)`, stay as they
+            are.
         root: the rank whose values are assigned.
 
     Example:
@@ -181,7 +184,8 @@ def broadcast_variables(variables: Iterable[Any], root: int = 0) -> None:
     """
     world = ring()
     for variable in variables if world.size > 1 else ():
-        variable.assign(world.broadcast(variable.numpy(), root))
+        if not is_shard(variable):
+            variable.assign(world.broadcast(variable.numpy(), root))
 
 
 def barrier() -> None:

@@ -24,6 +24,7 @@ from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.operands import as_array
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import check_splits, row_slices, split_rows
+from sparkdl.distribute.step_times import step_times
 from sparkdl.errors import PeerLostError
 
 _NOT_JOINED = (
@@ -347,6 +348,8 @@ class ElasticRing(Ring):
             reports: of each rank the number of its results, and True if it has the state.
         """
         self._ring = ring
+        ring.is_world = True
+        step_times().restart(invitation.generation)
         self.broken = None
         self.rank = ring.rank
         self.size = ring.size
@@ -358,7 +361,7 @@ class ElasticRing(Ring):
         self.root = self._have_state.index(True)
         if invitation.is_calm:
             self._num_results = max(num_results for num_results, _ in reports)
-        context.elect(self.members[0])
+        context.elect(self.members[0], self.members)
 
     def _missed_result(
         self, ring: Ring, reports: Sequence[Any], empty: list[Any]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from sparkdl.distribute.joint_reducer import JointReducer, averaging_optimizers
+from sparkdl.distribute.sharded_state import state_of
 
 
 def shared_variables(model: Any, optimizer: Any = None) -> list[Any]:
@@ -33,6 +34,9 @@ def make_equal(model: Any, reducer: JointReducer) -> None:
     """Give all ranks of a ring the variables of its first rank, but for those of each rank."""
     if reducer.ring.size == 1:
         return
+    for optimizer in averaging_optimizers(model):
+        if (state := state_of(optimizer)) and optimizer.built:
+            state.check_steps()
     slots = {id(slot) for slot in _local_slots(model, reducer)}
     for variable in shared_variables(model):
         if not reducer.is_local(variable) and id(variable) not in slots:

@@ -20,7 +20,8 @@ from sparkdl.distribute.graph_order import call_in_order
 from sparkdl.distribute.nccl import Group
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import split_rows
-from sparkdl.distribute.strides import SHORT_BYTES
+from sparkdl.distribute.step_times import step_times
+from sparkdl.distribute.stride_plan import SHORT_BYTES
 from sparkdl.distribute.timed_links import mark_step_start
 
 # The votes of the ranks before a step. All ranks act on the smallest vote.
@@ -68,7 +69,6 @@ class Reducer:
         self._is_vote_due = False
         self.is_over = False
         self._admit: Callable[[], None] | None = None
-        self._admits_within_epoch = False
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduce the gradients; None stays None, and `tf.IndexedSlices` stay sparse.
@@ -135,16 +135,24 @@ class Reducer:
         if self._group and self._group.can_reduce(wire_tensors[0]):
             reduced = _reduce_on_gpus(self._group, wire_tensors, self._op)
         else:
-            reduce = self._agree_and_reduce if self._is_vote_due else self._reduce
+            reduce = self._reduction_of(tensors)
             reduce = mark_step_start(reduce) if is_first else reduce
             reduced = self._call(
                 reduce, wire_tensors, [wire_dtype if is_narrowed else dtype] * len(wire_tensors)
             )
         if is_narrowed:
             reduced = [tf.cast(total, dtype) for total in reduced]
-        for result, tensor in zip(reduced, tensors, strict=True):
-            result.set_shape(tensor.shape)
+        for result, shape in zip(reduced, self._shapes_of(tensors), strict=True):
+            result.set_shape(shape)
         return reduced
+
+    def _reduction_of(self, tensors: list[Any]) -> Callable[..., list[Any]]:
+        """Return the function that reduces the arrays of a bucket."""
+        return self._agree_and_reduce if self._is_vote_due else self._reduce
+
+    def _shapes_of(self, tensors: list[Any]) -> list[Any]:
+        """Return the shapes of the reduced tensors of a bucket."""
+        return [tensor.shape for tensor in tensors]
 
     def _call(self, function: Callable[..., Any], tensors: list[Any], dtypes: list[Any]) -> Any:
         """Return the results of a function of arrays as tensors."""
@@ -221,6 +229,7 @@ class Reducer:
         first = _buckets(range(len(dense)), dense)[:1]
 
         def agree() -> Any:
+            step_times().vote()
             self._agree(self._vote)
             return np.uint8(1)
 
@@ -275,6 +284,7 @@ class Reducer:
         """
         while (decision := vote(self._preference())) == _ADMIT and self._admit:
             self._admit()
+            step_times().begin_step()  # The same for the rank that was admitted.
         if decision != _STEP:
             self.is_over = True
             # TensorFlow turns StopIteration into OutOfRangeError, as at the end of a dataset.
@@ -282,7 +292,7 @@ class Reducer:
         self.steps += 1
 
     def _preference(self) -> int:
-        if not self._admit or (self.steps and not self._admits_within_epoch):
+        if not self._admit:
             return _STEP
         return _ADMIT if isinstance(self.ring, ElasticRing) and self.ring.is_awaited else _STEP
 
@@ -290,14 +300,11 @@ class Reducer:
         return self.ring.vote(preference)
 
     @contextlib.contextmanager
-    def counting_steps(
-        self, admit: Callable[[], None] | None = None, within_epoch: bool = False
-    ) -> Iterator[None]:
+    def counting_steps(self, admit: Callable[[], None] | None = None) -> Iterator[None]:
         """Begin each step inside the block with a vote on whether all ranks make the step.
 
         Args:
             admit: called on all ranks, between two steps, when a rank waits to be admitted.
-            within_epoch: admit between any two steps; otherwise before the first step of an epoch.
 
         Raises:
             tf.errors.OutOfRangeError: in a step, if another rank has called `end_epoch`.
@@ -305,7 +312,6 @@ class Reducer:
         self._counts_steps = True
         self.is_over = False
         self._admit = admit
-        self._admits_within_epoch = within_epoch
         try:
             yield
         finally:
@@ -315,6 +321,7 @@ class Reducer:
     def begin_epoch(self) -> None:
         """Reset `steps` to 0."""
         self.steps = 0
+        step_times().begin_epoch()
 
     def end_epoch(self) -> None:
         """Vote that this rank makes no further step, unless another rank has done so before."""

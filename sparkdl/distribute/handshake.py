@@ -33,7 +33,7 @@ from sparkdl.distribute.invitation import Endpoint, Invitation
 from sparkdl.distribute.links import CANCELLED, Link
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.shared_memory import agreed_slots, receive_slots, send_slots
-from sparkdl.distribute.stride_links import open_strides
+from sparkdl.distribute.stride_links import open_pairs, open_strides
 from sparkdl.distribute.timed_links import make_links
 from sparkdl.errors import PeerLostError
 
@@ -71,10 +71,14 @@ def join(
         if len(order) == 1:
             return Ring(nodes=nodes)
         neighbours = order[position - 1], order[(position + 1) % len(order)]
-        before, after = _connect_both(invitation, listener, *neighbours, is_cancelled=is_cancelled)
+        before, after = _connect_both(invitation, listener, *neighbours, True, is_cancelled)
     links = make_links(before, after, invitation.timeout_s, is_cancelled)
-    connect = partial(_connect_both, is_cancelled=is_cancelled, shares_memory=False)
-    return Ring(order, rank, links, nodes, partial(open_strides, invitation, order, connect))
+    connect = partial(_connect_both, is_cancelled=is_cancelled)
+    openers = (
+        partial(open_strides, invitation, order, connect),
+        partial(open_pairs, invitation, connect),
+    )
+    return Ring(order, rank, links, nodes, *openers)
 
 
 def _connect_both(
@@ -82,15 +86,15 @@ def _connect_both(
     listener: socket.socket,
     predecessor: int,
     successor: int,
+    shares_memory: bool,
     is_cancelled: Callable[[], bool],
-    shares_memory: bool = True,
 ) -> tuple[Link, Link]:
     """Return the connections to a predecessor and a successor, which may be the same rank.
 
     Args:
         invitation, listener, is_cancelled: see `join`.
         predecessor, successor: their ranks.
-        shares_memory: share memory with neighbours on the same host.
+        shares_memory: share memory with them if they are on the same host.
     """
     deadline = time.monotonic() + invitation.join_s
     slots_of_predecessor = slots_of_successor = None

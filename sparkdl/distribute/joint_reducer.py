@@ -55,6 +55,11 @@ class JointReducer:
         return self._reducers[0].evaluates_together
 
     @property
+    def can_admit(self) -> bool:
+        """Return True if ranks can be admitted: not between the updates of one step."""
+        return len(self._reducers) == 1
+
+    @property
     def steps(self) -> int:
         """Return the number of steps that all ranks have made in this epoch."""
         return max(reducer.steps for reducer in self._reducers)
@@ -69,17 +74,11 @@ class JointReducer:
         return any(reducer.is_local(variable) for reducer in self._reducers)
 
     @contextlib.contextmanager
-    def counting_steps(
-        self, admit: Callable[[], None] | None = None, within_epoch: bool = False
-    ) -> Iterator[None]:
-        """Begin each update inside the block with a vote, see `Reducer.counting_steps`.
-
-        Between the updates of one step, no rank can be admitted: several optimizers admit none.
-        """
-        admit = admit if len(self._reducers) == 1 else None
+    def counting_steps(self, admit: Callable[[], None] | None = None) -> Iterator[None]:
+        """Begin each update inside the block with a vote, see `Reducer.counting_steps`."""
         with contextlib.ExitStack() as stack:
             for reducer in self._reducers:
-                stack.enter_context(reducer.counting_steps(admit, within_epoch))
+                stack.enter_context(reducer.counting_steps(admit))
             yield
 
     def begin_epoch(self) -> None:

@@ -4,11 +4,9 @@ If the optimizer of a model averages gradients over all ranks, `fit` gets two mo
 before the user's callbacks and one after them. Keras is otherwise unchanged.
 """
 
-import contextlib
 import functools
-import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +16,15 @@ from sparkdl.distribute.callback_lists import add_last_callbacks
 from sparkdl.distribute.callback_packets import pack, unpack
 from sparkdl.distribute.chief_files import written_by_chief
 from sparkdl.distribute.elastic_ring import ElasticRing
+from sparkdl.distribute.epoch_lengths import let_lengths_differ
 from sparkdl.distribute.equal_variables import build_optimizer, make_equal, shared_variables
 from sparkdl.distribute.joint_reducer import REDUCER, JointReducer, joint_reducer
 from sparkdl.distribute.keras3_patches import add_callbacks, moving_statistics
 from sparkdl.distribute.keras_metrics import Results, logs_of_all, results_of_all
 from sparkdl.distribute.keras_verbs import with_logs_of_all, without_repeats
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.sharded_fit import check_callbacks, without_legacy_files
+from sparkdl.errors import named_type
 
 _EXTENDED = "_sparkdl_extended"
 # The attribute of a callback with the position of its `fit`.
@@ -44,40 +45,16 @@ def extend_fit(package: Any) -> None:
         add_last_callbacks(package.callbacks.CallbackList, _learn_callbacks)
         for name in ("evaluate", "test_on_batch", "train_on_batch"):
             setattr(package.Model, name, with_logs_of_all(getattr(package.Model, name)))
+        package.Model.save = without_legacy_files(package.Model.save)
         if resolve_auto := getattr(package.Model, _RESOLVE_AUTO, None):
             setattr(package.Model, _RESOLVE_AUTO, _without_xla(resolve_auto))
-        if package.__name__ == "tf_keras":
-            handler = importlib.import_module("tf_keras.src.engine.data_adapter").DataHandler
-            handler.catch_stop_iteration = _beyond_epochs(handler.catch_stop_iteration)
+        let_lengths_differ(package)
 
 
 def _learn_callbacks(callback: Any, of_fit: list[Any]) -> None:
     """Tell the position of a `fit` all callbacks, with those of Keras itself."""
     if position := getattr(callback, _POSITION, None):
         position.callbacks = of_fit
-
-
-def _beyond_epochs(catch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap the context in which tf_keras reads the rows of an epoch, whose number it knows.
-
-    It ends `fit` if an epoch has fewer rows. If only the rows of another rank have run out, `fit`
-    goes on with the next epoch.
-    """
-
-    @contextlib.contextmanager
-    @functools.wraps(catch)
-    def catch_stop_iteration(self: Any) -> Iterator[None]:
-        from tensorflow.errors import OutOfRangeError
-
-        with catch(self):
-            try:
-                yield
-            except OutOfRangeError:
-                reducer = joint_reducer(self._model)
-                if self._inferred_steps is None or reducer is None or not reducer.is_over:
-                    raise
-
-    return catch_stop_iteration
 
 
 def _without_xla(resolve_auto: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -118,12 +95,13 @@ def _with_synchronized_ranks(fit: Callable[..., Any], callbacks: Any) -> Callabl
         )
         given = bound.arguments["callbacks"]
         position.callbacks = getattr(given, "callbacks", given)
+        check_callbacks(self, position.callbacks)
         files = [c for c in position.callbacks if isinstance(c, callbacks.ModelCheckpoint)]
-        within_epoch = _num_batches(x) is not None
+        position.admits_within_epoch = within_epoch = _num_batches(x) is not None
         try:
             with (
                 written_by_chief(files, reducer.ring),
-                reducer.counting_steps(position.admit, within_epoch=within_epoch),
+                reducer.counting_steps(position.admit if within_epoch else None),
             ):
                 return fit(*bound.args, **bound.kwargs)
         except Exception as exc:
@@ -152,7 +130,7 @@ def _check(model: Any, reducer: JointReducer | None) -> None:
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise ValueError(
-            f"the model was built under a {type(strategy).__name__}, which averages gradients as "
+            f"the model was built under {named_type(strategy)}, which averages gradients as "
             "distribute.optimizer does. Build the model outside the strategy's scope, or compile "
             "it with the plain optimizer."
         )
@@ -174,7 +152,9 @@ class _Position:
         epoch: number of the current epoch.
         callbacks: all callbacks of the `fit`.
         is_late: True if this rank joins a `fit` that the other ranks have begun.
-        admit: admits ranks that wait; None if no rank can join this `fit`.
+        admit: admits ranks that wait, and lets ranks go; None if no rank can join this `fit`.
+        admits_within_epoch: it does so between any two steps; otherwise before an
+            epoch, whose rows are divided among the ranks that are present then.
     """
 
     def __init__(self, model: Any, reducer: JointReducer) -> None:
@@ -188,11 +168,17 @@ class _Position:
         self.is_late = self._ring is not None and self._ring.is_late
         # A restarted rank runs the training function from its start: it joins in its first `fit`.
         can_admit = self._ring and self._ring.recovers and not self._ring.has_trained
-        self.admit = self._admit if can_admit else None
+        self.admit = self._admit if can_admit and reducer.can_admit else None
+        self.admits_within_epoch = False
 
     def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self._reducer.begin_epoch()
+        if not self._ring or not self.admit or self.admits_within_epoch:
+            return
+        while self._ring.allreduce(np.array([self._ring.is_awaited]), "max")[0]:
+            self._admit()
+        self.restore_callbacks()  # The other ranks have not begun this epoch before.
 
     def _admit(self) -> None:
         if self._ring and self._ring.meet():

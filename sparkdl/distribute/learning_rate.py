@@ -19,13 +19,20 @@ def scale_learning_rate(rate: float, num_workers: int | None = None) -> float:
         num_workers: number of workers; by default the number of ranks of this run.
 
     Raises:
-        ValueError: if `num_workers` is less than one.
+        ValueError: if `num_workers` is less than one, or missing in a run in which the number of
+            ranks changes.
 
     Example:
         >>> scale_learning_rate(0.1, num_workers=8)
         0.8
     """
-    num_workers = context.current().world_size if num_workers is None else num_workers
+    me = context.current()
+    if me.grows and num_workers is None:
+        raise ValueError(
+            f"the learning rate {rate:g} is to be scaled to the number of workers, which changes "
+            "in this run (num_workers=(least, most)). Pass num_workers=, such as the least number."
+        )
+    num_workers = me.world_size if num_workers is None else num_workers
     if num_workers < 1:
         raise ValueError(f"`num_workers >= 1` must hold, but got ({num_workers=}).")
     return rate * num_workers

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -64,6 +65,7 @@ class Links:
         self._outgoing = Outgoing(successor)
         self._incoming = Incoming(predecessor)
         self._heartbeat = heartbeat or Heartbeat((predecessor, successor), timeout_s)
+        self._in_use = threading.Lock()  # Held by an exchange.
         _of_this_process.add(self)
 
     @property
@@ -98,12 +100,14 @@ class Links:
 
     def peek(self, num_bytes: int) -> bytes:
         """Return the first bytes of the next exchange that have arrived; empty within one."""
-        if self._incoming.is_complete:
-            with contextlib.suppress(OSError):
-                return self._predecessor.socket.recv(
-                    num_bytes, socket.MSG_PEEK | socket.MSG_DONTWAIT
-                )
-        return b""
+        if not self._in_use.acquire(blocking=False):
+            return b""
+        try:
+            return self._predecessor.socket.recv(num_bytes, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return b""
+        finally:
+            self._in_use.release()
 
     def exchange(
         self,
@@ -112,6 +116,8 @@ class Links:
         num_ready: int,
         arrived: Callable[[int, Any], None],
         lag: int = 0,
+        wait: Callable[[], object] = lambda: None,
+        is_beside: bool = False,
     ) -> None:
         """Send and receive blocks at the same time.
 
@@ -124,6 +130,8 @@ class Links:
             arrived: called with i and the block when `receives[i]` is complete, before a block
                 that depends on it is sent.
             lag: number of `receives`, from the first, on which no send depends.
+            wait: called first; returns when another thread has made the blocks to send.
+            is_beside: True in that other thread, whose exchanges a timeline does not have.
 
         Raises:
             PeerLostError: if a neighbour is lost or hangs. Both sockets are closed then, so that
@@ -131,16 +139,18 @@ class Links:
         """
         outgoing, incoming = self._outgoing, self._incoming
         try:
-            outgoing.begin(sends)
-            incoming.begin(receives)
-            while not (outgoing.is_complete and incoming.is_complete):
-                num_allowed = min(len(sends), num_ready + max(0, incoming.num_done - lag))
-                has_sent = self._send(num_allowed)
-                if not self._receive(arrived) and not has_sent:
-                    self._wait(num_allowed)
-            # Until the next collective, which may be long in coming, the arrays are not needed.
-            outgoing.begin([])
-            incoming.begin([])
+            wait()
+            with self._in_use:
+                outgoing.begin(sends)
+                incoming.begin(receives)
+                while not (outgoing.is_complete and incoming.is_complete):
+                    num_allowed = min(len(sends), num_ready + max(0, incoming.num_done - lag))
+                    has_sent = self._send(num_allowed)
+                    if not self._receive(arrived) and not has_sent:
+                        self._wait(num_allowed)
+                # Until the next collective, which may be long in coming, no array is needed.
+                outgoing.begin([])
+                incoming.begin([])
         except BaseException:
             self.close()
             raise

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from sparkdl.distribute import keras_fit
+from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.gradient_reducer import Reducer
 from sparkdl.distribute.joint_reducer import REDUCER
 from sparkdl.distribute.nccl import choose_group
+from sparkdl.distribute.sharded_reducer import ShardedReducer
+from sparkdl.distribute.sharded_state import ShardedState, check_shards, state_of
 from sparkdl.distribute.strategies import uses_tf_keras
 from sparkdl.distribute.world import ring
+from sparkdl.errors import named_type
 
 # The attribute of a gradient that a tape has reduced. A gradient computed from it has none.
 _REDUCED = "_sparkdl_reduced"
@@ -19,7 +23,7 @@ _REDUCED = "_sparkdl_reduced"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
+def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None, shard: bool = False) -> Any:
     """Make an optimizer average its gradients over all ranks of the gang.
 
     Each rank runs a plain `compile` and `fit` on its share of the rows, without a strategy. `fit`
@@ -39,14 +43,20 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
         op: `mean`, or `sum` for a loss that is already divided by the global batch size.
         wire: `bfloat16` or `float16`, the dtype in which gradients travel: half the bytes,
             and sums of that precision. For networks of less than 10 Gbit/s.
+        shard: divide the state of the optimizer among the ranks (ZeRO, stage 1): each rank keeps
+            and updates a part of each variable, and all ranks gather the updated weights. For
+            the optimizers of Keras 3 that update each value by itself. All ranks must save the
+            model at the same time, as with `sparkdl.keras.save`; the file is that of an optimizer
+            without shards.
 
     Returns:
         The same optimizer; with a single rank, unchanged.
 
     Raises:
         TypeError: if `opt` is not an optimizer.
-        ValueError: if an argument is invalid.
-        RuntimeError: if Keras uses another backend than TensorFlow.
+        ValueError: if an argument is invalid, or the state of the optimizer cannot be divided.
+        RuntimeError: if Keras uses another backend than TensorFlow, or `shard` is used in an
+            elastic gang, where the state of a lost rank would be lost.
 
     Example:
         >>> from sparkdl import distribute
@@ -61,19 +71,29 @@ def optimizer(opt: Any, *, op: str = "mean", wire: str | None = None) -> Any:
     # The group comes first: creating an optimizer from its name already computes.
     group = choose_group(world)
     opt, package = resolve_optimizer(opt)
+    if shard:
+        check_shards(opt, package)
+        if isinstance(world, ElasticRing):
+            raise RuntimeError(
+                "shard=True does not work in an elastic gang: the part of the optimizer's state "
+                "that a lost rank had would be lost. Run without elastic=True, or use shard=False."
+            )
     if world.is_alone:
         return opt
-    return with_reducer(opt, package, Reducer(world, op, wire, group))
+    reducer = ShardedReducer if shard else Reducer
+    return with_reducer(opt, package, reducer(world, op, wire, group))
 
 
-def load_model(path: Any, *, op: str = "mean", wire: str | None = None, **kwargs: Any) -> Any:
+def load_model(
+    path: Any, *, op: str = "mean", wire: str | None = None, shard: bool = False, **kwargs: Any
+) -> Any:
     """Load a model as Keras does, to train it on: its optimizer averages over all ranks.
 
     All ranks must call it. A model that Keras itself loads would train on each rank alone.
 
     Args:
         path: path of a model that was saved after `compile`.
-        op, wire: see `optimizer`.
+        op, wire, shard: see `optimizer`.
         **kwargs: further arguments of `keras.models.load_model`, such as `custom_objects`.
 
     Returns:
@@ -91,8 +111,13 @@ def load_model(path: Any, *, op: str = "mean", wire: str | None = None, **kwargs
     choose_group(ring())  # Before the model computes.
     keras: Any = importlib.import_module("tf_keras" if uses_tf_keras(os.environ) else "keras")
     model = keras.models.load_model(path, **kwargs)
-    if getattr(model, "optimizer", None):
-        model.optimizer = optimizer(model.optimizer, op=op, wire=wire)
+    if loaded := getattr(model, "optimizer", None):
+        new = type(loaded).from_config(loaded.get_config()) if shard else loaded
+        model.optimizer = optimizer(new, op=op, wire=wire, shard=shard)
+        if shard and loaded.built:
+            model.optimizer.build(model.trainable_variables)
+            values = {str(i): variable.numpy() for i, variable in enumerate(loaded.variables)}
+            model.optimizer.load_own_variables(values)
     return model
 
 
@@ -144,7 +169,7 @@ def resolve_optimizer(opt: Any) -> tuple[Any, Any]:
         classes.append(package.optimizers.legacy.Optimizer)
     if not any(isinstance(optimizer, cls) for cls in classes):
         raise TypeError(
-            f"distribute.optimizer got a {type(opt).__name__}; expected an optimizer of Keras, or "
+            f"distribute.optimizer got {named_type(opt)}; expected an optimizer of Keras, or "
             "its name."
         )
     if hasattr(optimizer, REDUCER):
@@ -163,6 +188,8 @@ def with_reducer(opt: Any, package: Any, reducer: Reducer) -> Any:
         reducer: reduces the gradients.
     """
     opt = with_loss_scale(opt, package)
+    if isinstance(reducer, ShardedReducer):
+        ShardedState(opt, reducer.ring)  # It replaces `apply`, as does what follows.
     # Bypass the attributes that Keras tracks. A subclass could not be loaded elsewhere.
     object.__setattr__(opt, REDUCER, reducer)
     wrap = _wrap_apply if package.__name__ == "keras" else _wrap_apply_gradients
@@ -234,7 +261,8 @@ def _wrap_apply(opt: Any, reducer: Reducer) -> None:
     @_not_converted
     @functools.wraps(apply)
     def reduce_and_apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        built = opt._trainable_variables  # All that were built.
+        state = state_of(opt)
+        built = state.variables if state else opt._trainable_variables  # All that were built.
         variables = built if trainable_variables is None else trainable_variables
         return _update(
             reducer,

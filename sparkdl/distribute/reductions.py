@@ -110,27 +110,33 @@ def whole_mean(quotients: Any, remainders: Any, size: int) -> Any:
 
 
 def reducing_blocks(
-    flat: Any, result: Any, schedule: Sequence[slice], num_gathering: int, op: str
+    flat: Any,
+    result: Any,
+    schedule: Sequence[slice],
+    gathered: Sequence[slice],
+    op: str,
+    num_ranks: int,
+    block_bytes: int = BLOCK_BYTES,
 ) -> tuple[list[Any], list[Any], int, Callable[[int, Any], None]]:
     """Return the blocks by which a ring reduces a flat array, see `Links.exchange`.
 
     Args:
-        flat: the values of this rank.
+        flat: the values of this rank, or of as many ranks as those of each other rank.
         result: flat array for the result.
         schedule: parts of the array, one for each rank. This rank sends them in this order, the
             first with its own values alone. To each of the others it adds its own values first;
             the last is complete then.
-        num_gathering: number of steps that follow, in which each rank passes on complete parts.
+        gathered: the complete parts that come then, of which this rank passes on all but the last.
         op: one of OPERATIONS; `sum` for a mean of integers, see `quotients_and_remainders`.
+        num_ranks: number of ranks whose values the result has.
+        block_bytes: the most bytes of a block.
 
     Returns:
         `sends`, `receives`, `num_ready` and `arrived`.
     """
-    size, block_items = len(schedule), max(1, BLOCK_BYTES // flat.itemsize)
-    # The complete parts go around in the same order.
-    parts = [*schedule, *schedule][: size + num_gathering]
-    blocks = [block_slices(part, block_items) for part in parts]
-    sources = [flat] + [result] * (size - 2 + num_gathering)
+    size, block_items = len(schedule), max(1, block_bytes // flat.itemsize)
+    blocks = [block_slices(part, block_items) for part in (*schedule, *gathered)]
+    sources = [flat] + [result] * (len(blocks) - 2)
     sends = [bytes_of(s, b) for s, part in zip(sources, blocks, strict=False) for b in part]
     # The part of place s arrives with the values of s ranks.
     to_add = [(block, s) for s in range(1, size) for block in blocks[s]]
@@ -144,6 +150,6 @@ def reducing_blocks(
             total = result[block]
             accumulate_values(received.view(flat.dtype), flat[block], count, op, total)
             if number >= first_complete:
-                finish(total, size, op)
+                finish(total, num_ranks, op)
 
     return sends, receives, len(blocks[0]), arrived

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.distribute.aligned_memory import aligned_copy, aligned_empty
-from sparkdl.distribute.call_header import OPERATIONS, pack_header
+from sparkdl.distribute.call_header import OPERATIONS, check_header, pack_header
 from sparkdl.distribute.operands import (
     all_blocks,
     as_array,
@@ -54,8 +54,7 @@ class Ring(RingCalls):
                 messages = self._gather_short("allreduce", OPERATIONS.index(op), array)
                 self._reduce_messages(messages, out, op)
             else:
-                parts = row_slices(array.size, self.size)
-                self._reduce("allreduce", array, out, parts, op)
+                self._reduce("allreduce", array, out, op)
         return out
 
     def reduce_scatter(self, array: Any, op: str = "mean") -> Any:
@@ -72,12 +71,67 @@ class Ring(RingCalls):
             return array.copy()
         width = array[:1].size
         rows = row_slices(len(array), self.size)
-        # The part at a position is completed by the rank at the previous position, see `_reduce`.
-        owners = [self._ranks[position - 1] for position in range(self.size)]
-        parts = [slice(rows[rank].start * width, rows[rank].stop * width) for rank in owners]
+        parts = [slice(rows[rank].start * width, rows[rank].stop * width) for rank in self._ranks]
         out = np.empty_like(array)
-        self._reduce("reduce_scatter", array, out, parts, op)
+        self._reduce("reduce_scatter", array, out, op, parts)
         return aligned_copy(out[rows[self.rank]])
+
+    @property
+    def own_part(self) -> int:
+        """The number of the part that this rank completes in `allreduce`."""
+        return self._part_numbers[self._position]
+
+    def part_of(self, count: int) -> slice:
+        """Return the part of a flat array whose values this rank completes in `allreduce`.
+
+        Args:
+            count: number of elements of the array.
+        """
+        return row_slices(count, self.size)[self.own_part]
+
+    def reduce_part(self, flat: Any, op: str, out: Any) -> Any:
+        """Return this rank's part of the result of `allreduce`, with the same bits, as a view.
+
+        Args:
+            flat: flat array, see `allreduce`.
+            op: see `allreduce`.
+            out: array as long as `flat`, of which the other parts get values without a meaning.
+        """
+        flat, part = check_operand(flat, op), self.part_of(flat.size)
+        if self.size == 1 or flat.nbytes <= self._short_bytes:
+            return self.allreduce(flat, op, out)[part]
+        self._reduce("reduce_part", flat, out, op)
+        return out[part]
+
+    def gather_parts(self, whole: Any, parts: Sequence[slice]) -> None:
+        """Give all ranks all parts of a flat array, of which each rank has one.
+
+        Args:
+            whole: flat array; the part of this rank has its values, the others get theirs.
+            parts: consecutive slices of the array. That of a rank has the number `own_part`.
+        """
+        numbers = self._part_numbers
+        with self._lock:
+            if self.size > 1 and whole.nbytes <= self._short_bytes:
+                # All messages are equally long.
+                message = np.zeros(max(part.stop - part.start for part in parts), whole.dtype)
+                own = whole[parts[self.own_part]]
+                message[: own.size] = own
+                messages = self._gather_short("allgather", 0, message)
+                for number, received in zip(numbers, messages, strict=True):
+                    part = whole[parts[number]]
+                    part[...] = np.frombuffer(received, whole.dtype)[: part.size]
+                return
+            if strides := self._strides_for("allgather", 0, whole):
+                header = pack_header(self._num_calls, "allgather", 0, whole)
+                with self._called(header):
+                    strides.gather_parts(header, whole, parts)
+                return
+            steps = [numbers[self._position - step] for step in range(self.size)]
+            blocks = [all_blocks([whole[parts[number]]]) for number in steps]
+            sends = [block for part in blocks[:-1] for block in part]
+            receives = [block for part in blocks[1:] for block in part]
+            self._exchange("allgather", 0, whole, sends, receives, len(blocks[0]))
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
         """Return the array of rank `root`; other ranks' arrays determine shape and dtype only."""
@@ -168,6 +222,35 @@ class Ring(RingCalls):
         parts[self.rank][...] = own_rows[self.rank]
         return whole, counts
 
+    def swap(self, array: Any, bit: int, count: int) -> Any:
+        """Return the array of the rank whose number differs in one bit; that rank gets this one's.
+
+        All ranks call it, and their number is a power of two.
+
+        Args:
+            array: flat array, not empty.
+            bit: number of the bit.
+            count: number of elements of the other array, which has the same dtype.
+        """
+        partner = self.rank ^ 1 << bit
+        with self._lock:
+            pairs = self._opened_pairs(array[:0])
+            if not pairs:
+                splits = [array.size if rank == partner else 0 for rank in range(self.size)]
+                return self.alltoall(array, splits)[partner]
+            out = aligned_empty((count,), array.dtype)
+            header = pack_header(self._num_calls, "swap", 0, array[:0])
+            received_header = bytearray(len(header))
+
+            def arrived(number: int, block: Any) -> None:
+                if not number:
+                    check_header(header, received_header)
+
+            sends, receives = [header, *all_blocks([array])], [received_header, *all_blocks([out])]
+            with self._called(header):
+                pairs[bit].exchange(sends, receives, len(sends), arrived)
+        return out
+
     def allgather_record(self, record: bytes) -> list[bytes]:
         """Return the records of all ranks, by rank: one trip around the ring.
 
@@ -227,30 +310,35 @@ class Ring(RingCalls):
         arrays = [np.frombuffer(message, out.dtype) for message in messages]
         reduce_arrays(arrays, out.reshape(-1), op)
 
-    def _reduce(self, call: str, array: Any, out: Any, parts: Sequence[slice], op: str) -> None:
+    def _reduce(
+        self, call: str, array: Any, out: Any, op: str, parts: Sequence[slice] | None = None
+    ) -> None:
         """Reduce each part on one rank, into `out`; `allreduce` then sends it to all ranks.
 
         Args:
-            call: `allreduce` or `reduce_scatter`.
+            call: `allreduce`, `reduce_scatter` or `reduce_part`.
             array: the values of this rank.
             out: array for the result.
-            parts: slices of the flat array, by position in the ring.
             op: one of OPERATIONS.
+            parts: slices of the flat array, by position of the rank that completes them; by
+                default those of `part_of`.
         """
         operation = OPERATIONS.index(op)
-        num_gathering = self.size - 1 if call == "allreduce" else 0
-        strides = None
-        if call == "allreduce" and array.nbytes <= self._longest_in_rounds:
-            strides = self._opened_strides(call, operation, array, is_urgent=True)
+        strides = self._strides_for(call, operation, array) if parts is None else None
+        slices = row_slices(array.size, self.size)
+        parts = parts or [slices[number] for number in self._part_numbers]
 
         def reduce(flat: Any, result: Any, op: str) -> Any:
             if strides:
                 header = pack_header(self._num_calls, call, operation, array)
                 with self._called(header):
-                    strides.allreduce(header, flat, result, op)
+                    strides.reduce(header, flat, result, op, gathers=call == "allreduce")
                 return result
-            schedule = [parts[(self._position - s) % self.size] for s in range(self.size)]
-            blocks = reducing_blocks(flat, result, schedule, num_gathering, op)
+            # A rank sends the part of the rank before it first, and its own part arrives last.
+            schedule = [parts[self._position - 1 - step] for step in range(self.size)]
+            # The complete parts go around in the same order.
+            gathered = schedule[:-1] if call == "allreduce" else []
+            blocks = reducing_blocks(flat, result, schedule, gathered, op, self.size)
             self._exchange(call, operation, array, *blocks)
             return result
 

@@ -1,6 +1,7 @@
 """Runs in the training process. The calls of a ring: numbered, checked, and on which connections.
 
-Arrays travel around the ring, or in rounds if they are short and the ranks many, see `strides`.
+Arrays travel around the ring; or in rounds, if they are short and the ranks many, or if several
+hosts have several ranks each, see `strides`.
 """
 
 import contextlib
@@ -10,9 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.distribute.call_header import check_header, check_vote, pack_header
+from sparkdl.distribute.call_header import (
+    HEADER,
+    check_call,
+    check_header,
+    check_vote,
+    pack_header,
+)
 from sparkdl.distribute.links import Links
-from sparkdl.distribute.strides import GATHERED_BYTES, SHORT_BYTES, Strides, longest_in_rounds
+from sparkdl.distribute.step_times import step_times
+from sparkdl.distribute.stride_plan import SHORT_BYTES, longest_in_rounds, plan_strides
+from sparkdl.distribute.strides import GATHERED_BYTES, Strides
 from sparkdl.distribute.votes import Ballot
 
 # The first collectives go around the ring: a short run does without further connections.
@@ -32,6 +41,7 @@ class RingCalls:
         nodes: host names, by rank.
         open_strides: returns the connections for collectives in rounds, see
             `stride_links.open_strides`; called at the first collective that needs them.
+        open_pairs: returns the connections of `swap`, see `stride_links.open_pairs`.
 
     Attributes:
         rank: this rank.
@@ -39,6 +49,7 @@ class RingCalls:
         nodes: host names, by rank.
         is_alone: True if no other rank is present, and none can join.
         broken: the exception that has broken the ring; None in a working ring.
+        is_world: True if it is the ring of all ranks of the gang.
     """
 
     def __init__(
@@ -48,18 +59,23 @@ class RingCalls:
         links: Links | None = None,
         nodes: Sequence[str] = ("",),
         open_strides: Callable[[Any, Links], Strides | None] | None = None,
+        open_pairs: Callable[[Any, Links], list[Links] | None] | None = None,
     ) -> None:
         self.rank = rank
         self.size = len(ranks)
         self.nodes = list(nodes)
         self.is_alone = self.size == 1
         self.broken: Exception | None = None
+        self.is_world = False
         self._ranks = list(ranks)
         self._position = self._ranks.index(rank)
         self._links = links
         self._longest_in_rounds = longest_in_rounds(nodes)
+        self._part_numbers = self._numbers_of_parts()
         self._open_strides = open_strides if self._longest_in_rounds else None
         self._strides: Strides | None = None
+        self._open_pairs = open_pairs
+        self._pairs: list[Links] = []
         self._num_calls = 0
         self._header = b""  # Of the last call.
         self._lock = threading.RLock()  # Held by a call through all its trips around the ring.
@@ -80,11 +96,23 @@ class RingCalls:
                 self._links = change(self._links)
             if self._strides:
                 self._strides.links = [change(links) for links in self._strides.links]
+            self._pairs = [change(links) for links in self._pairs]
+
+    def _numbers_of_parts(self) -> list[int]:
+        """Return the number of the part of an array that a rank completes, by position.
+
+        Each rank completes the same part around the ring and in rounds.
+        """
+        if not self._longest_in_rounds:
+            return [(position + 1) % self.size for position in range(self.size)]
+        order = plan_strides([self.nodes[rank] for rank in self._ranks]).order
+        return [order.index(position) for position in range(self.size)]
 
     def _all_links(self) -> list[Links]:
         return [
             *([self._links] if self._links else []),
             *(self._strides.links if self._strides else []),
+            *self._pairs,
         ]
 
     @property
@@ -110,14 +138,49 @@ class RingCalls:
             self._open_strides = None  # Opening is a collective too.
             self._exchange(call, detail, array, [], [], 0)
             self._strides = opener(self, links)
-            if self._strides:
-                for one in self._all_links():
-                    one.watch(self._check_calls)
+            self._watch([links, *(self._strides.links if self._strides else [])])
         return self._strides
 
+    def _opened_pairs(self, array: Any) -> list[Links]:
+        """Return the links to the ranks whose numbers differ in a bit, by the bit; none if closed.
+
+        Args:
+            array: the array of the call, see `pack_header`.
+        """
+        opener, links = self._open_pairs, self._links
+        if opener and links:
+            self._open_pairs = None  # Opening is a collective too.
+            self._exchange("swap", 0, array, [], [], 0)
+            self._pairs = opener(self, links) or []
+            self._watch([links, *self._pairs])
+        return self._pairs
+
+    def _watch(self, watched: Sequence[Links]) -> None:
+        """Look for calls of other collectives on all connections while one of these is awaited."""
+        for links in watched:
+            links.watch(self._check_calls)
+
+    def _strides_for(self, call: str, detail: int, array: Any) -> Any:
+        """Return the strides on which an array travels; None if it travels around the ring.
+
+        Args:
+            call, detail, array: see `pack_header`.
+        """
+        if self.size == 1 or array.nbytes > self._longest_in_rounds:
+            return None
+        return self._opened_strides(call, detail, array, is_urgent=True)
+
     def _check_calls(self) -> None:
-        if self._strides and self._links:
-            self._strides.check_calls(self._header, self._links)
+        """Validate that no rank that sends something to this one calls another collective.
+
+        Ranks whose collectives differ may wait for each other on different connections.
+
+        Raises:
+            RuntimeError: if another rank calls another collective.
+        """
+        for links in self._all_links():
+            if len(other := links.peek(HEADER.size)) == HEADER.size:
+                check_call(self._header, other)
 
     def _vote(
         self, vote: int, detail: int, values: Any, data: bytes
@@ -220,6 +283,8 @@ class RingCalls:
         if self.broken:
             raise self.broken
         self._header = header
+        times = step_times()
+        times.enter(self.is_world)
         try:
             yield
         except BaseException as exc:
@@ -227,6 +292,8 @@ class RingCalls:
                 self.broken = exc
             self.close()  # The ranks that wait for this one on other connections notice too.
             raise
+        finally:
+            times.leave()
         self._num_calls += 1
 
     def _through(

@@ -7,107 +7,76 @@ algorithms for all-to-all communications in multiport message-passing systems");
 the longest to the shortest, and then back (Traeff 2024, "Optimal, non-pipelined reduce-scatter and
 all-reduce algorithms"). Any number of ranks will do. One rank computes the value of each part and
 sends it to all others, so that all ranks have the same bits.
+
+Where several hosts have as many ranks each, the long strides stay within a host. An array is then
+reduced within each host first, and each rank exchanges only its part of it with other hosts. Each
+host sends 2 (H - 1) / H of the bytes of an array, with H hosts, and not 2 (N - 1) / N as in a ring
+of N ranks. A longer array goes around a ring of hosts, and in pieces: one of them is between the
+hosts, while others are reduced within the hosts.
 """
 
-from collections import Counter
+import threading
 from collections.abc import Callable, Sequence
-from itertools import groupby, pairwise
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparkdl.distribute.call_header import HEADER, check_call, check_header
+from sparkdl.distribute.call_header import check_header
 from sparkdl.distribute.links import Links
 from sparkdl.distribute.operands import block_slices, bytes_of
-from sparkdl.distribute.reductions import accumulate_values, finish
+from sparkdl.distribute.pieces import Parts, nothing, pieces_of, run_in_turns
+from sparkdl.distribute.reductions import accumulate_values, finish, reducing_blocks
 from sparkdl.distribute.rows import row_slices
 from sparkdl.distribute.shared_memory import BLOCK_BYTES
+from sparkdl.distribute.stride_plan import MEDIUM_BYTES, Plan
 
-# Shorter arrays are gathered as a whole, which takes half as many steps.
-SHORT_BYTES = 1 << 15
 # The largest number of bytes that all ranks together gather behind their records.
 GATHERED_BYTES = 1 << 19
+# Of a part that goes around the ring of hosts, a block is passed on while the next one is added.
+CROSSING_BYTES = 1 << 17
 
 
-def longest_in_rounds(nodes: Sequence[str]) -> int:
-    """Return the bytes of the longest array that is reduced in rounds; 0 if all take the ring.
+class _Round(NamedTuple):
+    """A round: ranks send to those that are `stride` places after them.
 
-    Between hosts, each step takes time; within a host, only many ranks save enough of them. Of
-    longer arrays, the ring passes some blocks on while others are added. The rule has no
-    measurement in it: a training that is repeated or continued has the same bits.
-
-    Args:
-        nodes: host names, by rank.
-
-    Example:
-        >>> longest_in_rounds("aabb"), longest_in_rounds("aaaa")
-        (32768, 0)
+    Attributes:
+        number: number of the stride.
+        stride: number of places.
+        counts: of the parts that are added, one for each rank whose part this is: of how many
+            ranks the receiver has added the values, and of how many more come.
     """
-    has_hosts = len(set(nodes)) > 1
-    few, many, longest = (4, 8, 8 * SHORT_BYTES) if has_hosts else (8, 16, 2 * SHORT_BYTES)
-    if len(nodes) >= many:
-        return longest
-    return SHORT_BYTES if len(nodes) >= few else 0
 
-
-def plan_strides(nodes: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the positions in the ring by place on the circle, and the strides, longest first.
-
-    If all hosts have as many ranks, neighbours on the circle are on different hosts, and the long
-    strides stay within a host. A long array is then reduced within each host first, and only a
-    part of it travels between hosts.
-
-    Args:
-        nodes: host names, in ring order.
-
-    Example:
-        >>> plan_strides("aaaaa")
-        ([0, 1, 2, 3, 4], [3, 2, 1])
-        >>> plan_strides("aaaabbbb")
-        ([0, 4, 1, 5, 2, 6, 3, 7], [4, 2, 1])
-    """
-    counts = Counter(nodes)
-    num_hosts, num_local = len(counts), counts[nodes[0]]
-    if len(set(counts.values())) > 1:
-        num_hosts, num_local = len(nodes), 1
-    order = [host * num_local + local for local in range(num_local) for host in range(num_hosts)]
-    return order, [num_hosts * stride for stride in _halves(num_local)] + _halves(num_hosts)
-
-
-def _halves(number: int) -> list[int]:
-    """Return half of a number, half of the half and so on to 1, each rounded up."""
-    found = []
-    while number > 1:
-        number = (number + 1) // 2
-        found.append(number)
-    return found
+    number: int
+    stride: int
+    counts: list[tuple[int, int]]
 
 
 class Strides:
     """The connections of a rank to the ranks some places before and after it.
 
     Args:
-        order: positions in the ring, by place.
+        plan: the places of all ranks, and the strides.
         place: the place of this rank.
-        strides: the strides, longest first, see `plan_strides`.
         links: the connections, by stride.
     """
 
-    def __init__(
-        self, order: Sequence[int], place: int, strides: Sequence[int], links: Sequence[Links]
-    ) -> None:
+    def __init__(self, plan: Plan, place: int, links: Sequence[Links]) -> None:
         self.links = list(links)
-        self._order = order
+        self._order = plan.order
         self._place = place
-        self._size = len(order)
+        self._size = len(plan.order)
+        self._caller = 0  # The thread of the call.
         self._records: Any = np.empty(0, np.uint8)
         self._data: Any = np.empty(GATHERED_BYTES, np.uint8)
-        # Each round has a stride and the next longer one, the number of ranks after the longest.
-        bounds = [self._size, *strides]
-        self._rounds = [
-            (number, stride, bound - stride)
-            for number, (bound, stride) in enumerate(pairwise(bounds))
-        ]
+        self._rounds: list[_Round] = []
+        # Of how many ranks this rank has added the values, by the number of places to the part.
+        counts = [1] * self._size
+        for number, (bound, stride) in enumerate(pairwise([self._size, *plan.strides])):
+            added = list(zip(counts[: bound - stride], counts[stride:bound], strict=True))
+            self._rounds.append(_Round(number, stride, added))
+            counts[: bound - stride] = [own + others for own, others in added]
+        self._local, self._crossing = self._rounds[: plan.num_local], self._rounds[plan.num_local :]
 
     def gather(
         self, record: bytes, data: bytes, check: Callable[[Any], int]
@@ -136,7 +105,8 @@ class Strides:
             if ends[-1] > ends[stride]:
                 receives.append(parts[ends[stride] : ends[-1]])
 
-        for number, stride, count in reversed(self._rounds):
+        for number, stride, counts in reversed(self._rounds):
+            count = len(counts)
             sends = [records[: count * width]]
             if ends[count]:
                 sends.append(parts[: ends[count]])
@@ -150,7 +120,7 @@ class Strides:
             [parts[ends[step] : ends[step + 1]] for step in steps],
         )
 
-    def allreduce(self, header: bytes, flat: Any, result: Any, op: str) -> None:
+    def reduce(self, header: bytes, flat: Any, result: Any, op: str, gathers: bool) -> None:
         """Reduce a flat array over all ranks.
 
         Args:
@@ -158,110 +128,236 @@ class Strides:
             flat: the values of this rank.
             result: flat array for the result.
             op: one of OPERATIONS; `sum` for a mean of integers, see `quotients_and_remainders`.
+            gathers: give all ranks the whole result, and not only the part of their place.
         """
         parts = row_slices(flat.size, self._size)
-        result[...] = flat
-        # Of how many ranks this rank has added the values, by the number of places to the part.
-        counts = [1] * self._size
-        for number, stride, count in self._rounds:
-            # The parts of the ranks further away than the stride go to a rank nearer to them.
-            added = list(zip(counts[:count], counts[stride:][:count], strict=True))
-            target = self._runs(parts, self._place + stride, added)
-            runs = self._runs(parts, self._place, added)
-            self._add(self.links[number], header, result, target, runs, op)
-            counts[:count] = [own + others for own, others in added]
-        finish(result[parts[self._place]], self._size, op)
-        for number, stride, count in reversed(self._rounds):
-            first, keys = self._place - count + 1, [(0, 0)] * count
-            sends = [run for run, _ in self._runs(parts, first, keys)]
-            receives = [run for run, _ in self._runs(parts, first - stride, keys)]
-            self._copy(self.links[number], header, result, sends, receives)
 
-    def check_calls(self, header: bytes, ring: Links) -> None:
-        """Validate that no other rank that sends something to this one calls another collective.
+        def cross(piece: Parts) -> None:
+            self._reduce_hosts(header, flat, result, piece, op, gathers)
 
-        Ranks whose collectives differ may wait for each other on different connections.
+        def gather(piece: Parts, wait: Callable[[], object]) -> None:
+            if gathers:
+                self._copy(self._local, header, result, piece, wait)
+
+        def reduce(piece: Parts) -> None:
+            self._add(self._local, header, flat, result, piece, op)
+
+        self._in_turns(flat.nbytes, parts, reduce, cross, gather)
+
+    def gather_parts(self, header: bytes, whole: Any, parts: Parts) -> None:
+        """Give all ranks all parts of a flat array.
 
         Args:
-            header: the header of this rank's call.
-            ring: the links to the neighbours in the ring.
-
-        Raises:
-            RuntimeError: if another rank calls another collective.
+            header: the header of the call.
+            whole: the array.
+            parts: consecutive slices of it, by the place of the rank that has the values.
         """
-        for links in (ring, *self.links):
-            if len(other := links.peek(HEADER.size)) == HEADER.size:
-                check_call(header, other)
+        self._in_turns(
+            whole.nbytes,
+            parts,
+            lambda piece: None,
+            lambda piece: self._gather_hosts(header, whole, piece),
+            lambda piece, wait: self._copy(self._local, header, whole, piece, wait),
+        )
 
     def close(self) -> None:
         """Close all connections; the other ranks notice at once."""
         for links in self.links:
             links.close()
 
+    def _in_turns(
+        self,
+        num_bytes: int,
+        parts: Parts,
+        reduce: Callable[[Parts], None],
+        cross: Callable[[Parts], None],
+        gather: Callable[[Parts, Callable[[], object]], None],
+    ) -> None:
+        """Reduce each piece of an array within hosts, exchange it between, and gather it within."""
+        self._caller = threading.get_ident()
+        can_overlap = self._local and self._crossing
+        pieces = pieces_of(parts, num_bytes if can_overlap else 0)
+        run_in_turns(pieces, reduce, cross, gather, self.close)
+
+    def _reduce_hosts(
+        self,
+        header: bytes,
+        flat: Any,
+        result: Any,
+        parts: Parts,
+        op: str,
+        gathers: bool,
+    ) -> None:
+        """Reduce what has been reduced within hosts, or nowhere.
+
+        Args:
+            header, flat, result, op, gathers: see `reduce`.
+            parts: slices of the array, by place.
+        """
+        if not self._has_hosts_in_ring(flat.nbytes):
+            self._add(self._crossing, header, flat, result, parts, op)
+            finish(result[parts[self._place]], self._size, op)
+            if gathers:
+                self._copy(self._crossing, header, result, parts)
+            return
+        before = self._parts_before(parts)
+        ahead = [parts[(self._place + step) % self._size] for step in range(len(before))]
+        sends, receives, num_ready, arrived = reducing_blocks(
+            result,
+            result,
+            ahead[::-1],
+            before[1:] if gathers else [],
+            op,
+            self._size,
+            CROSSING_BYTES,
+        )
+        self._exchange(-1, header, sends, receives, arrived, num_ready=num_ready)
+
+    def _gather_hosts(self, header: bytes, whole: Any, parts: Parts) -> None:
+        """Give the ranks with the same place on all hosts their parts, see `gather_parts`."""
+        if not self._has_hosts_in_ring(whole.nbytes):
+            self._copy(self._crossing, header, whole, parts)
+            return
+        blocks = [
+            [bytes_of(whole, one) for one in block_slices(part, CROSSING_BYTES // whole.itemsize)]
+            for part in self._parts_before(parts)
+        ]
+        sends = [block for part in blocks[:-1] for block in part]
+        receives = [block for part in blocks[1:] for block in part]
+        self._exchange(-1, header, sends, receives, num_ready=len(blocks[0]))
+
+    def _has_hosts_in_ring(self, num_bytes: int) -> bool:
+        """Return True if an array goes around a ring of hosts, which the shortest stride makes."""
+        return bool(self._local) and num_bytes > MEDIUM_BYTES
+
+    def _parts_before(self, parts: Parts) -> list[slice]:
+        """Return the parts of this rank, and of those before it on other hosts."""
+        num_hosts = self._crossing[0].stride + len(self._crossing[0].counts)
+        return [parts[self._place - step] for step in range(num_hosts)]
+
     def _runs(
-        self, parts: Sequence[slice], first: int, keys: Sequence[tuple[int, int]]
+        self, parts: Parts, first: int, keys: Sequence[tuple[int, int]]
     ) -> list[tuple[slice, tuple[int, int]]]:
-        """Return slices of the array, of at most BLOCK_BYTES items, with their keys.
+        """Return slices of the array, with their keys.
 
         Args:
             parts: slices of the array, by place.
             first: the first place; the others follow it.
             keys: a key for each place. Adjacent parts with the same key form one slice.
         """
-        first %= self._size
-        pairs = [((first + i) % self._size, key) for i, key in enumerate(keys)]
-        runs = []
-        for (_, key), group in groupby(pairs, key=lambda pair: (pair[0] < first, pair[1])):
-            places = [place for place, _ in group]
-            runs.append((slice(parts[places[0]].start, parts[places[-1]].stop), key))
+        runs: list[tuple[slice, tuple[int, int]]] = []
+        for number, key in enumerate(keys):
+            part = parts[(first + number) % self._size]
+            if runs and runs[-1][1] == key and runs[-1][0].stop == part.start:
+                part = slice(runs.pop()[0].start, part.stop)
+            runs.append((part, key))
         return runs
 
-    @staticmethod
     def _add(
-        links: Links,
+        self,
+        rounds: Sequence[_Round],
         header: bytes,
+        flat: Any,
         result: Any,
-        sends: Sequence[tuple[slice, tuple[int, int]]],
-        receives: Sequence[tuple[slice, tuple[int, int]]],
+        parts: Parts,
         op: str,
     ) -> None:
-        """Send some slices of an array; add what arrives to others."""
-        block_items = max(1, BLOCK_BYTES // result.itemsize)
-        to_send = [block for run, _ in sends for block in block_slices(run, block_items)]
-        to_add = [(b, key) for run, key in receives for b in block_slices(run, block_items)]
-        received_header = bytearray(len(header))
+        """Reduce: in each round, send some parts of an array, and add what arrives to others.
 
-        def arrived(number: int, received: Any) -> None:
-            if not number:
-                check_header(header, received_header)
-                return
-            block, (own, others) = to_add[number - 1]
-            total = result[block]
-            accumulate_values(total, received.view(total.dtype), own, op, total, others)
+        Args:
+            rounds: the rounds; before the first of all, `result` has no values.
+            header, flat, result, op: see `reduce`.
+            parts: slices of the array, by place.
+        """
+        for a_round in rounds:
+            source = result if a_round.number else flat
+            for place in range(len(a_round.counts), 0 if a_round.number else a_round.stride):
+                kept = parts[(self._place + place) % self._size]
+                result[kept] = flat[kept]
+            self._add_round(a_round, header, source, result, parts, op)
 
-        blocks = [header, *(bytes_of(result, block) for block in to_send)]
-        sizes = [(block.stop - block.start) * result.itemsize for block, _ in to_add]
-        links.exchange(blocks, [received_header, *sizes], len(blocks), arrived)
-
-    @staticmethod
-    def _copy(
-        links: Links, header: bytes, result: Any, sends: Sequence[slice], receives: Sequence[slice]
+    def _add_round(
+        self,
+        a_round: _Round,
+        header: bytes,
+        source: Any,
+        result: Any,
+        parts: Parts,
+        op: str,
     ) -> None:
-        """Send some complete slices of an array, and receive others."""
-        blocks: list[list[Any]] = [
-            [
-                bytes_of(result, block)
-                for run in runs
-                for block in block_slices(run, max(1, BLOCK_BYTES // result.itemsize))
-            ]
-            for runs in (sends, receives)
-        ]
-        received_header = bytearray(len(header))
+        number, stride, counts = a_round
+        # The parts of the ranks further away than the stride go to a rank nearer to them.
+        to_send = _blocks(self._runs(parts, self._place + stride, counts), result.itemsize)
+        to_add = _blocks(self._runs(parts, self._place, counts), result.itemsize)
 
         def arrived(number: int, received: Any) -> None:
-            if not number:
+            block, (own, others) = to_add[number]
+            total, more = source[block], received.view(result.dtype)
+            accumulate_values(total, more, own, op, result[block], others)
+
+        sends = [bytes_of(source, block) for block, _ in to_send]
+        receives = [(block.stop - block.start) * result.itemsize for block, _ in to_add]
+        self._exchange(number, header, sends, receives, arrived)
+
+    def _copy(
+        self,
+        rounds: Sequence[_Round],
+        header: bytes,
+        result: Any,
+        parts: Parts,
+        wait: Callable[[], object] = nothing,
+    ) -> None:
+        """Gather: in each round, send some complete parts of an array, and receive others.
+
+        Args:
+            rounds, header, result, parts: see `_add`.
+            wait: called first; returns when the array has the parts to send.
+        """
+        for number, stride, counts in reversed(rounds):
+            first, keys = self._place - len(counts) + 1, [(0, 0)] * len(counts)
+            sends, receives = (
+                [
+                    bytes_of(result, block)
+                    for block, _ in _blocks(self._runs(parts, begin, keys), result.itemsize)
+                ]
+                for begin in (first, first - stride)
+            )
+            self._exchange(number, header, sends, receives, wait=wait)
+            wait = nothing
+
+    def _exchange(
+        self,
+        number: int,
+        header: bytes,
+        sends: Sequence[Any],
+        receives: Sequence[Any],
+        arrived: Callable[[int, Any], None] = lambda number, block: None,
+        wait: Callable[[], object] = nothing,
+        num_ready: int | None = None,
+    ) -> None:
+        """Exchange blocks behind headers on the connections of a stride, see `Links.exchange`."""
+        received_header = bytearray(len(header))
+
+        def arrived_behind_header(number: int, block: Any) -> None:
+            if number:
+                arrived(number - 1, block)
+            else:
                 check_header(header, received_header)
 
-        links.exchange(
-            [header, *blocks[0]], [received_header, *blocks[1]], 1 + len(blocks[0]), arrived
+        self.links[number].exchange(
+            [header, *sends],
+            [received_header, *receives],
+            1 + (len(sends) if num_ready is None else num_ready),
+            arrived_behind_header,
+            lag=1,
+            wait=wait,
+            is_beside=threading.get_ident() != self._caller,
         )
+
+
+def _blocks(
+    runs: Sequence[tuple[slice, tuple[int, int]]], itemsize: int
+) -> list[tuple[slice, tuple[int, int]]]:
+    """Return the slices of at most BLOCK_BYTES that make up some others, with their keys."""
+    num_items = max(1, BLOCK_BYTES // itemsize)
+    return [(block, key) for run, key in runs for block in block_slices(run, num_items)]

@@ -1,6 +1,6 @@
 """Runs in the training process. Record the exchanges of a ring and the starts of steps.
 
-Without a timeline, the plain links and functions are used, and nothing is timed.
+Without a timeline, the plain links are used, and only `step_times` measures.
 """
 
 import functools
@@ -15,6 +15,7 @@ from sparkdl.distribute.call_header import HEADER
 from sparkdl.distribute.heartbeat import Heartbeat
 from sparkdl.distribute.links import Link, Links
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.step_times import step_times
 from sparkdl.distribute.timeline import Collective, Recorder
 from sparkdl.files.layout import TrialPaths
 
@@ -58,8 +59,14 @@ class TimedLinks(Links):
         num_ready: int,
         arrived: Callable[[int, Any], None],
         lag: int = 0,
+        wait: Callable[[], object] = lambda: None,
+        is_beside: bool = False,
     ) -> None:
         """Exchange blocks as `Links.exchange` does, and record the exchange."""
+        if is_beside:  # The call waits for it, see `timed_wait`.
+            self._pieces = []
+            super().exchange(sends, receives, num_ready, arrived, lag, wait)
+            return
         first_arrival_ns: int | None = None
 
         def timed_arrived(number: int, block: Any) -> None:
@@ -69,12 +76,15 @@ class TimedLinks(Links):
             arrived(number, block)
             self._pieces.append(("add", begin_ns, time.perf_counter_ns()))
 
+        def timed_wait() -> None:
+            self._record("wait", wait)
+
         has_failed = True
         self._pieces = []
         begin_ns = time.perf_counter_ns()
         others_begin_ns = _other_threads_ns()
         try:
-            super().exchange(sends, receives, num_ready, timed_arrived, lag)
+            super().exchange(sends, receives, num_ready, timed_arrived, lag, timed_wait)
             has_failed = False
         finally:
             end_ns = time.perf_counter_ns()
@@ -152,12 +162,12 @@ def stop_recording(ring: Ring) -> None:
 def mark_step_start(function: _Function) -> _Function:
     """Wrap the first function of each step: record the start of a step before it is called."""
     recorder = process_recorder()
-    if recorder is None:
-        return function
 
     @functools.wraps(function)
     def mark_and_call(*args: Any) -> Any:
-        recorder.step()
+        step_times().reduce()
+        if recorder:
+            recorder.step()
         return function(*args)
 
     return cast(_Function, mark_and_call)

@@ -12,6 +12,7 @@ from sparkdl.distribute.handshake import join
 from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.join_marker import joining
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.step_times import post_step_times
 
 
 def ring() -> Ring:
@@ -59,7 +60,7 @@ def _ring_of(pid: int) -> tuple[Ring, Invitation | None] | Exception:
     if me.ring is None:
         return Ring(), None
     try:
-        return (ElasticRing(me, me.ring), None) if me.is_elastic else _join(me, me.ring)
+        joined = (ElasticRing(me, me.ring), None) if me.is_elastic else _join(me, me.ring)
     except EOFError as exc:  # Another process has received the invitation.
         error = RuntimeError(
             "a process that the training function has started cannot call collectives: only "
@@ -69,6 +70,8 @@ def _ring_of(pid: int) -> tuple[Ring, Invitation | None] | Exception:
         return error
     except Exception as exc:  # noqa: BLE001 The caller raises it.
         return exc
+    post_step_times(me)
+    return joined
 
 
 def _join(me: Context, descriptor: int) -> tuple[Ring, Invitation]:
@@ -83,4 +86,6 @@ def _join(me: Context, descriptor: int) -> tuple[Ring, Invitation]:
     except OSError as exc:
         raise EOFError("this process has no channel to the task of its rank") from exc
     with joining(me):
-        return join(invitation, listener), invitation
+        ring = join(invitation, listener)
+    ring.is_world = True
+    return ring, invitation

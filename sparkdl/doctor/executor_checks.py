@@ -4,15 +4,16 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sparkdl._version import DISTRIBUTION
+from sparkdl.cluster.preflight import PROGRAM_PACKAGES
 from sparkdl.doctor.facts import Facts
 from sparkdl.doctor.report import Check, fault, in_short, note, ok
 from sparkdl.runs.machine import ABSENT
 
 # Packages whose objects or files pass between driver and executors, or that decide on results.
 COMPARED = {
-    *("cloudpickle", "fsspec", "h5py", "hdfs-native", "jax", "jaxlib", "keras", "ml-dtypes"),
+    *("cloudpickle", "fsspec", "h5py", "hdfs-native", "jaxlib", "keras", "ml-dtypes"),
     *("numpy", "pandas", "protobuf", "pyarrow", "s3fs", "tensorflow", "tensorflow-cpu"),
-    *("tf-keras", "torch", DISTRIBUTION),
+    *("tf-keras", DISTRIBUTION, *PROGRAM_PACKAGES),
 }
 # A clock that differs by less makes no difference to sparkdl.
 MAX_SKEW_S = 5.0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparkdl.experiment.reproducing import replay, reproduce, try_one
     from sparkdl.experiment.saved_runs import compare, history, load, resume
     from sparkdl.experiment.trials import launch, search
+    from sparkdl.experiment.verifying import verify
     from sparkdl.inference.prediction import predict
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "resume",
     "search",
     "try_one",
+    "verify",
 ]
 
 __getattr__ = lazy_names(
@@ -47,6 +49,7 @@ __getattr__ = lazy_names(
         "sparkdl.experiment.reproducing": "replay reproduce try_one",
         "sparkdl.experiment.saved_runs": "compare history load resume",
         "sparkdl.experiment.trials": "launch search",
+        "sparkdl.experiment.verifying": "verify",
         "sparkdl.inference.prediction": "predict",
     },
     __all__,

@@ -10,6 +10,7 @@ from sparkdl.cluster.program.packaging import pack
 from sparkdl.cluster.program.preloading import find_framework
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.errors import ConfigError, FunctionError
+from sparkdl.experiment.gang_flags import check_bounds, check_flags
 from sparkdl.options import Options, check_count, takes_options
 from sparkdl.runner.pipeline.execute import execute
 from sparkdl.runner.pipeline.prepare import check_framework
@@ -45,11 +46,12 @@ def _takes_only_train(verb: Verb) -> Verb:
 def allreduce(
     train: Callable[[], Any] | str | os.PathLike[str],
     *,
-    num_workers: int,
+    num_workers: int | tuple[int, int],
     args: Sequence[str] = (),
     data: Any = None,
     evaluator: bool = False,
     elastic: bool = False,
+    move_slow_ranks: bool = False,
     timeline: bool = False,
     **options: Any,
 ) -> Run:
@@ -66,7 +68,10 @@ def allreduce(
             which every worker runs as `python train.py` does. The script and the modules beside it
             travel with the run; it runs in the working directory of this process, if the worker's
             host has it.
-        num_workers: number of workers, each in its own Spark slot.
+        num_workers: number of workers, each in its own Spark slot. With `elastic=True` also the
+            smallest and the largest number, such as `(2, 8)`: the job starts with the smaller one,
+            grows while slots of the Spark application are idle, and gives slots back when other
+            work of the application waits for them.
         args: the words after the script on its command line.
         data: a DataFrame, or several by name, such as `{"train": df, "validation": other}`. Every
             worker gets an equal share of the rows, see `data.dataset`.
@@ -77,6 +82,9 @@ def allreduce(
             second or two. Spark restarts the lost worker when a slot is free, and `fit` admits it
             between two steps. No other process is restarted. An elastic job has no `TF_CONFIG`,
             `data` or `evaluator`.
+        move_slow_ranks: with `elastic=True`, let a worker that the others wait for go on in a spare
+            slot on another host, between two steps. Start Spark with more slots than
+            `num_workers`. Slow workers are named with their hosts also without it.
         timeline: record the times of the collectives of each rank as a trace for
             https://ui.perfetto.dev, in `timeline/<role>-<index>.json` in the trial's folder.
             `run.timeline` summarizes the time of a step in one sentence.
@@ -106,6 +114,7 @@ def allreduce(
         data=data,
         options=Options.parse(options, allreduce),
         elastic=elastic,
+        move_slow_ranks=move_slow_ranks,
         timeline=timeline,
         evaluator=evaluator,
     )
@@ -116,10 +125,11 @@ def allreduce(
 def horovod(
     train: Callable[[], Any] | str | os.PathLike[str],
     *,
-    num_workers: int,
+    num_workers: int | tuple[int, int],
     args: Sequence[str] = (),
     data: Any = None,
     elastic: bool = False,
+    move_slow_ranks: bool = False,
     timeline: bool = False,
     **options: Any,
 ) -> Run:
@@ -131,8 +141,9 @@ def horovod(
 
     Args:
         train: a function without parameters or the path of a script, see `allreduce`.
-        num_workers: number of workers, which is `hvd.size()`; each in its own Spark slot.
-        args, data, elastic, timeline: see `allreduce`.
+        num_workers: number of workers, which is `hvd.size()`, each in its own Spark slot; or the
+            smallest and the largest number, see `allreduce`.
+        args, data, elastic, move_slow_ranks, timeline: see `allreduce`.
         **options: see `sparkdl.options.Options`.
 
     Returns:
@@ -157,6 +168,7 @@ def horovod(
         data=data,
         options=Options.parse(options, horovod),
         elastic=elastic,
+        move_slow_ranks=move_slow_ranks,
         timeline=timeline,
     )
 
@@ -165,23 +177,17 @@ def _run_equal_workers(
     *,
     kind: str,
     train: Callable[[], Any],
-    num_workers: int,
+    num_workers: int | tuple[int, int],
     data: Any,
     options: Options,
     elastic: bool,
+    move_slow_ranks: bool,
     timeline: bool,
     evaluator: bool = False,
 ) -> Run:
-    num_workers = check_count("num_workers", num_workers)
-    for name, value in (("elastic", elastic), ("timeline", timeline)):
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}; expected True or False.")
-    if elastic and (evaluator or data is not None):
-        raise ConfigError(
-            f"elastic=True cannot be combined with {'evaluator=True' if evaluator else 'data='}: a "
-            "restarted worker would find neither its rows nor its place in the cluster. Read "
-            "files with sparkdl.data and validate in fit, or remove elastic=True."
-        )
+    flags = {"elastic": elastic, "move_slow_ranks": move_slow_ranks, "timeline": timeline}
+    check_flags(flags, has_data=data is not None, evaluator=evaluator)
+    least, most = check_bounds(num_workers, flags)
     check_call(train, {})
     resources = Resources(
         num_cpus=options.num_cpus,
@@ -190,7 +196,8 @@ def _run_equal_workers(
     )
     workers = Role(
         name="worker",
-        count=num_workers,
+        count=most,
+        min_count=None if least == most else least,
         resources=resources,
         in_ring=True,
         strategy="multi_worker" if kind == "allreduce" else "local",
@@ -207,6 +214,7 @@ def _run_equal_workers(
             is_distributed=True,
             data=data,
             elastic=elastic,
+            moves_slow_ranks=move_slow_ranks,
             timeline=timeline,
         )
     )

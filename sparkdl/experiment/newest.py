@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 from sparkdl.errors import RunDamagedError, RunNotFoundError
 from sparkdl.files import storage
-from sparkdl.files.layout import RunPaths
+from sparkdl.files.layout import MAX_RECORD_BYTES, RunPaths
 from sparkdl.runs.history import read_events
 
 
@@ -20,7 +20,7 @@ def newest_run(root: str) -> str:
     # A run whose deletion was interrupted has a name that begins with a dot.
     names = [name for name in storage.list_names(root) if not name.startswith(".")]
     paths = [storage.join(root, name) for name in names]
-    contents = storage.read_new({RunPaths(path).run: 0 for path in paths})
+    contents = storage.read_new({RunPaths(path).run: 0 for path in paths}, MAX_RECORD_BYTES)
     created = {path: _created(contents.get(RunPaths(path).run, b"")) for path in paths}
     times = [time for time in created.values() if time is not None]
     if not times:
@@ -38,7 +38,7 @@ def _created(description: bytes) -> datetime | None:
     try:
         text = json.loads(description)["created"]
         time = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return time.astimezone(timezone.utc)
 

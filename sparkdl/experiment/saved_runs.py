@@ -44,7 +44,7 @@ def load(id_or_path: Run | str | os.PathLike[str] | None = None) -> Run:
         >>> load(run.id).path == load().path == run.path
         True
     """
-    path = _path_of(id_or_path)
+    path = path_of(id_or_path)
     try:
         run = _history.load(path)
     except RunNotFoundError as exc:
@@ -63,7 +63,8 @@ def _hint_at_run(path: str) -> str:
     return ""
 
 
-def _path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:
+def path_of(id_or_path: Run | str | os.PathLike[str] | None) -> str:
+    """Return the directory of a run, see `load`."""
     if isinstance(id_or_path, Run):
         return id_or_path.path
     if id_or_path is None:
@@ -141,7 +142,7 @@ def compare(runs: Sequence[Run | str | os.PathLike[str]]) -> Comparison:
         [1, 2]
     """
     if isinstance(runs, str | Run) or len(runs) < 2:
-        raise ConfigError("compare expects a list of two or more runs, such as [run, 'id-of-run'].")
+        raise ConfigError("compare expects two or more runs, such as [run, 'id-of-run'].")
     return Comparison([run if isinstance(run, Run) else load(run) for run in runs])
 
 

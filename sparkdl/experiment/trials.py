@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sparkdl.cluster.plan import Resources, Role
-from sparkdl.errors import ConfigError, FunctionError
+from sparkdl.errors import ConfigError, FunctionError, named_type
 from sparkdl.experiment.saved_runs import load
 from sparkdl.options import Options, check_count, check_direction, takes_options
 from sparkdl.runner.pipeline.execute import execute
@@ -33,7 +33,7 @@ def _takes_session(verb: Verb) -> Verb:
         if len(args) > 2:
             raise ConfigError(
                 f"{verb.__name__} expects (train, args) or (spark, train, args); got {len(args)} "
-                f"arguments, the first of which is a {type(args[0]).__name__}, not a SparkSession."
+                f"arguments, the first of which is {named_type(args[0])}, not a SparkSession."
             )
         return verb(*args, **options)
 

@@ -1,6 +1,7 @@
 """Runs anywhere. Whole folders on local disks and stores: their files, copies, and removal."""
 
 import glob
+import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,21 @@ def _local_files(folder: Path) -> Iterator[tuple[str, tuple[int, float]]]:
                     yield os.path.relpath(entry.path, folder), size_and_time
             except FileNotFoundError:
                 continue
+
+
+def sha256(url: str) -> str:
+    """Return the SHA-256 of a file in hexadecimal; the file is read in pieces.
+
+    Args:
+        url: path or URL of the file.
+    """
+    digest, offset, is_whole = hashlib.sha256(), 0, False
+    while not is_whole:
+        piece = storage.read(url, offset, PIECE_BYTES)
+        digest.update(piece)
+        offset += len(piece)
+        is_whole = len(piece) < PIECE_BYTES
+    return digest.hexdigest()
 
 
 def remove_folder(url: str, last: str) -> None:

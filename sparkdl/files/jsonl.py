@@ -13,9 +13,10 @@ import codecs
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from sparkdl.errors import RunDamagedError
 from sparkdl.files import storage
 from sparkdl.files.polling import Outages
 
@@ -64,7 +65,26 @@ def from_json(text: str | bytes) -> Any:
         {'loss': -inf, 'step': 3}
     """
     has_floats = (_FLOAT in text) if isinstance(text, str) else (_FLOAT.encode() in text)
-    return json.loads(text, object_hook=_restored if has_floats else None)
+    try:
+        return json.loads(text, object_hook=_restored if has_floats else None)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@contextmanager
+def naming_damage(url: str) -> Iterator[None]:
+    """Name a file of a run whose JSON turns out to be damaged in the block.
+
+    Args:
+        url: the file.
+
+    Raises:
+        RunDamagedError: if the block fails as it does with a text that is no JSON, or other JSON.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise RunDamagedError(f"{url} is damaged: {exc!r}") from exc
 
 
 def object_of(text: bytes) -> dict[str, Any]:
@@ -76,7 +96,7 @@ def object_of(text: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -4,13 +4,13 @@
 <root>/<run id>/run.json  owner/<n>.json  journal/<n>-<k>.jsonl  summary.json
                /environment.txt  executors.json  source/  resources/  resources.json
                /data.json  differences.json  report.html  initial/  control/  notes/  indexes/
-               /preflight/
+               /preflight/  table-versions.json
                /trials/<number>/params.json  metrics.jsonl  log.txt  error.txt  outputs.json
                                 attempts/<n>.claim  attempts/<n>.json  attempts/<n>.use.jsonl
                                 tensorboard/  artifacts/  timeline/  results/
                                 checkpoints/<number>/  scratch/  work/  printed/
                                 resources/  ranks/<n>/  rows/  data.jsonl  files.jsonl
-                                asks.jsonl  orders.jsonl
+                                asks.jsonl  orders.jsonl  row-keys/
 ```
 
 Each rank of a distributed run writes a `log-<role>-<index>.txt` in place of `log.txt` and a
@@ -27,6 +27,13 @@ from sparkdl.files import attempts, resources, storage
 
 # The format of a run directory, which `run.json` names. A version of sparkdl reads one format.
 FORMAT = 1
+
+# A file that describes a run or a version of a model, or its notes, is smaller. In a root that
+# users share, a larger one of one user would fill the memory of all who list the runs.
+MAX_RECORD_BYTES = 1 << 26
+
+# The folder, beside the runs, of trainings that verify them.
+VERIFIED = ".verified"
 
 # Files of a run directory.
 RUN = "run.json"
@@ -56,6 +63,7 @@ ROWS = "rows"
 DATA = "data.jsonl"
 COLUMNS = "columns.jsonl"
 FILES = "files.jsonl"
+ROW_KEYS = "row-keys"
 ASKS = "asks.jsonl"
 ORDERS = "orders.jsonl"
 
@@ -66,9 +74,15 @@ EXACT = "exact"
 PER_ATTEMPT = frozenset(
     (
         *(ERROR, RESULT, ARTIFACTS, TENSORBOARD, RANKS, RESULTS, DATA, COLUMNS, FILES),
-        *(ASKS, ORDERS, TIMELINE),
+        *(ASKS, ORDERS, TIMELINE, ROW_KEYS),
     )
 )
+
+
+def place_of_verifications(path: str, root: str | None = None) -> str:
+    """Return the folder of a run's verifications: beside the run, or below a root of the user."""
+    parent, _, name = path.rstrip("/").rpartition("/")
+    return storage.join(storage.absolute(root) if root else parent, VERIFIED, name)
 
 
 def log_of(role: str, index: int) -> str:
@@ -184,6 +198,11 @@ class TrialPaths:
     def files(self) -> str:
         """The files that were read, one JSON line for each reader. Written by the first rank."""
         return storage.join(self.folder, FILES)
+
+    @property
+    def row_keys(self) -> str:
+        """The digests of the keys of rows, with `row_key=`; see `data.row_keys`."""
+        return storage.join(self.folder, ROW_KEYS)
 
     @property
     def rows(self) -> str:
@@ -357,6 +376,11 @@ class RunPaths:
     def data_fingerprints(self) -> str:
         """The schemas of `data=`; with `fingerprint=True` also the number of rows and a hash."""
         return storage.join(self.folder, "data.json")
+
+    @property
+    def table_versions(self) -> str:
+        """The versions of Delta tables that a verification reads in place of the newest ones."""
+        return storage.join(self.folder, "table-versions.json")
 
     @property
     def differences(self) -> str:

@@ -31,13 +31,24 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # Else a pipe waits here for one who writes.
 
 
-def read_beyond(path: Path, offset: int) -> bytes | OSError | None:
-    """Return the content of a file beyond an offset, None if it is missing, or the error."""
+def read_beyond(path: Path, offset: int, most: int | None = None) -> bytes | OSError | None:
+    """Return the content of a file beyond an offset, None if it is missing, or the error.
+
+    Args:
+        path: the file.
+        offset: number of bytes to skip.
+        most: more bytes are an error, as of a file with holes, which takes no room on the disk.
+    """
     try:
         # Not `stat`: only `open` asks an NFS server for the file's present size.
         with open_file(path) as file:
-            if os.fstat(file.fileno()).st_size <= offset:
+            num_bytes = os.fstat(file.fileno()).st_size - offset
+            if num_bytes <= 0:
                 return b""
+            if most is not None and num_bytes > most:
+                return OSError(
+                    errno.EFBIG, f"{num_bytes} bytes; expected at most {most}", str(path)
+                )
             file.seek(offset)
             return file.read()
     except (FileNotFoundError, NotADirectoryError):

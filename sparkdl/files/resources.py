@@ -4,7 +4,6 @@ A run keeps copies in `resources/`, and in `resources.json` the SHA-256 of each 
 that it came from. A training process gets copies of its own, in `resources/` of its trial.
 """
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -15,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.files import storage
-from sparkdl.files.jsonl import from_json, to_json
+from sparkdl.files import folders, storage
+from sparkdl.files.jsonl import from_json, naming_damage, to_json
 
 FOLDER = "resources"
 MANIFEST = "resources.json"
-
-PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -89,18 +86,10 @@ def hashes(path: Path, name: str) -> dict[str, str]:
     """
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return {
-        "/".join([name, *file.relative_to(path).parts]): _digest(file)
+        "/".join([name, *file.relative_to(path).parts]): folders.sha256(str(file))
         for file in files
         if file.is_file()
     }
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def keep(run: str, resources: Mapping[str, Path], sources: Mapping[str, str]) -> None:
@@ -122,12 +111,19 @@ def keep(run: str, resources: Mapping[str, Path], sources: Mapping[str, str]) ->
 
 
 def read_manifest(run: str) -> dict[str, Resource]:
-    """Return the resources that a run keeps, by name; empty if it keeps none."""
+    """Return the resources that a run keeps, by name; empty if it keeps none.
+
+    Raises:
+        RunDamagedError: if their list is damaged.
+    """
+    url = storage.join(run, MANIFEST)
     try:
-        manifest = from_json(storage.read(storage.join(run, MANIFEST)))
+        text = storage.read(url)
     except FileNotFoundError:
         return {}
-    return {name: Resource(entry["source"], entry["files"]) for name, entry in manifest.items()}
+    with naming_damage(url):
+        entries = from_json(text).items()
+        return {name: Resource(entry["source"], dict(entry["files"])) for name, entry in entries}
 
 
 def check(folder: Path, resources: Mapping[str, Resource], run: str) -> None:
@@ -206,7 +202,7 @@ def _full_name(name: str, resources: Mapping[str, Resource], files: Mapping[str,
 
 
 def _fetch_file(url: str, target: Path, digest: str) -> None:
-    if target.is_file() and _digest(target) == digest:
+    if target.is_file() and folders.sha256(str(target)) == digest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -215,7 +211,7 @@ def _fetch_file(url: str, target: Path, digest: str) -> None:
             shutil.copyfile(storage.local_path(url), aside)
         else:
             storage.download(url, aside)
-        if _digest(aside) != digest:
+        if folders.sha256(str(aside)) != digest:
             raise ValueError(
                 f"{url} was changed after the run had started: its SHA-256 is not the one in "
                 f"{MANIFEST}. Start a new run with the changed file."

@@ -21,6 +21,9 @@ from sparkdl.files.local_files import below, fsync, write_fully
 from sparkdl.files.store_errors import advice, is_beyond_end, store_errors
 from sparkdl.files.stores import appends, file_sizes, grows, is_local, local_path
 
+# None for a file that is missing.
+_Content = bytes | OSError | None
+
 __all__ = [
     "absolute",
     "advice",
@@ -84,9 +87,6 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
         url: the file.
         offset: number of bytes to skip.
         size: number of bytes to read, fewer at the end of the file; None reads to the end.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
     """
     with store_errors(url):
         if is_local(url):
@@ -107,42 +107,41 @@ def read(url: str, offset: int = 0, size: int | None = None) -> bytes:
         return data
 
 
-def read_many(urls: Iterable[str]) -> dict[str, bytes]:
-    """Return the content of many files. Files that do not exist are left out.
-
-    A remote store is asked for all files at once.
+def read_many(urls: Iterable[str], most: int | None = None) -> dict[str, bytes]:
+    """Return the content of many files, all in one store, without those that do not exist.
 
     Args:
-        urls: the files. All remote files are in one store.
+        urls: the files.
+        most: a local file with more bytes cannot be read.
 
     Raises:
         OSError: if a file exists and cannot be read.
     """
-    contents = _read_beyond(dict.fromkeys(urls, 0))
+    contents = _read_beyond(dict.fromkeys(urls, 0), most)
     for content in contents.values():
         if isinstance(content, OSError):
             raise content
     return {url: data for url, data in contents.items() if isinstance(data, bytes)}
 
 
-def read_new(offsets: Mapping[str, int]) -> dict[str, bytes]:
+def read_new(offsets: Mapping[str, int], most: int | None = None) -> dict[str, bytes]:
     """Return the new content of files, by URL; a file without new content has no entry.
 
-    A remote store is asked for all files at once. A file that cannot be read now has no entry
-    either, because callers poll the files again.
+    A file that cannot be read now has no entry either, because callers poll the files again.
 
     Args:
         offsets: number of bytes to skip, by the URL of the file. All remote files are in one store.
+        most: a local file with more new bytes cannot be read.
     """
-    contents = _read_beyond(offsets)
+    contents = _read_beyond(offsets, most)
     return {url: data for url, data in contents.items() if isinstance(data, bytes) and data}
 
 
-def _read_beyond(offsets: Mapping[str, int]) -> dict[str, bytes | OSError | None]:
+def _read_beyond(offsets: Mapping[str, int], most: int | None) -> dict[str, _Content]:
     """Return the content of each file beyond its offset, None if it is missing, or the error."""
     remote = [url for url in offsets if not is_local(url)]
-    contents: dict[str, bytes | OSError | None] = {
-        url: local_files.read_beyond(local_path(url), offset)
+    contents: dict[str, _Content] = {
+        url: local_files.read_beyond(local_path(url), offset, most)
         for url, offset in offsets.items()
         if is_local(url)
     }

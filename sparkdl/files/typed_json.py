@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl.errors import named_type
+
 _SEQUENCES = (list, tuple, set, frozenset)
 # The kinds of dtypes whose contents are bytes that mean the same everywhere.
 _NUMBERS, _TEXTS = "biufc", "USMm"
@@ -108,7 +110,7 @@ class _Encoder:
 
 def _refuse(obj: Any, where: Where) -> Any:
     raise TypeError(
-        f"got a {type(obj).__name__}; expected {_KEPT}: objects travel as JSON and are never "
+        f"got {named_type(obj)}; expected {_KEPT}: objects travel as JSON and are never "
         "pickled. Send the numbers that the object consists of."
     )
 

@@ -13,7 +13,8 @@ import numpy as np
 from sparkdl.distribute.buckets import plan_buckets
 from sparkdl.distribute.ring import Ring
 from sparkdl.distribute.rows import check_splits, split_rows
-from sparkdl.horovod.agreement import Disagreement, agree, describe
+from sparkdl.horovod.adasum import adasum
+from sparkdl.horovod.agreement import agree, describe
 
 __all__ = ["Reduction", "allgather", "alltoall", "broadcast", "reducescatter", "scale"]
 
@@ -61,7 +62,7 @@ class Reduction:
         arrays = [np.asarray(array, order="C") for array in arrays]
         if self.op == "adasum":
             scaled_arrays = [scale(array, self.prescale) for array in arrays]
-            totals = [_adasum(world.allgather(array[None])) for array in scaled_arrays]
+            totals = [adasum(world, array) for array in scaled_arrays]
             return [scale(total, self.postscale) for total in totals]
         results: list[Any] = [None] * len(arrays)
         for bucket in self._buckets(arrays):
@@ -171,26 +172,3 @@ def _ring_operation(op: str, array: Any) -> str:
     """Return the operation of the ring: integers are averaged by scaling their sum."""
     is_float = array.dtype.kind not in "iub"
     return "sum" if op == "adasum" or (op == "mean" and not is_float) else op
-
-
-def _adasum(arrays: Sequence[Any]) -> Any:
-    """Return the Adasum of the arrays of all ranks (Maleki et al. 2020, arXiv:2006.02924).
-
-    Of two gradients, each loses half of its projection on the other: those at right angles are
-    added up, and equal ones averaged.
-    """
-    if len(arrays) & (len(arrays) - 1):
-        raise Disagreement(
-            f"Adasum was called by {len(arrays)} ranks; expected a power of two. Use hvd.Average."
-        )
-    rows = [array.reshape(-1).astype(np.float64) for array in arrays]
-    while len(rows) > 1:
-        rows = [_adasum_of_two(*rows[i : i + 2]) for i in range(0, len(rows), 2)]
-    return rows[0].reshape(arrays[0].shape[1:]).astype(arrays[0].dtype)
-
-
-def _adasum_of_two(left: Any, right: Any) -> Any:
-    dot, left_norm, right_norm = left @ right, left @ left, right @ right
-    of_left = 1 - dot / (2 * left_norm) if left_norm else 1.0
-    of_right = 1 - dot / (2 * right_norm) if right_norm else 1.0
-    return of_left * left + of_right * right

@@ -20,6 +20,7 @@ from typing import Any
 from sparkdl.distribute.elastic_ring import ElasticRing
 from sparkdl.distribute.groups import Group, second_ring
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.step_times import step_times
 from sparkdl.distribute.world import invitation, ring
 from sparkdl.horovod.agreement import contribute, together
 from sparkdl.horovod.merging import Mergeable, call_merged, merged_names
@@ -150,6 +151,7 @@ class NameOrder:
         return f"noname.{num_joins}.{number}"
 
     def _run(self) -> None:
+        step_times().leave_out_thread()
         is_elastic = isinstance(self.ring, ElasticRing)
         try:
             while self._call_ready():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.errors import named_type
 from sparkdl.inference.ragged_rows import RaggedRows
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 from sparkdl.inference.traced_model import TracedModel
@@ -105,9 +106,9 @@ def _output_spec(name: str, output: Any) -> TensorSpec:
     import tensorflow as tf
 
     if not isinstance(output, tf.Tensor | tf.TensorSpec | tf.RaggedTensor | tf.RaggedTensorSpec):
-        kind = type(output).__name__
+        kind = named_type(output)
         raise ValueError(
-            f"the model's output {name!r} is a {kind}; expected a dense or a ragged tensor."
+            f"the model's output {name!r} is {kind}; expected a dense or a ragged tensor."
         )
     if output.shape.rank == 0:
         raise ValueError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from sparkdl.errors import named_type
 from sparkdl.files.model_objects import read_model_object
 from sparkdl.host.optional_packages import require
 from sparkdl.host.variables import set_variables
@@ -57,7 +58,7 @@ def _load_torch_export(folder: Path) -> Loaded:
 def _array(value: Any) -> Any:
     if isinstance(value, list | tuple):
         raise TypeError(
-            f"the module has returned a {type(value).__name__} of {len(value)} inside its outputs; "
+            f"the module has returned {named_type(value)} of {len(value)} inside its outputs; "
             "expected tensors. Return them side by side, or by name in a dict."
         )
     return to_numpy(value)

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
 
 from sparkdl.data.column_selection import ColumnSelection
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.inference.prepared_model import prepare_model
 from sparkdl.inference.tensor_spec import TensorSpec
 from sparkdl.inference.trained_columns import TrainedColumns
@@ -153,7 +153,7 @@ def check_dataframe(df: Any, batch_size: Any) -> None:
             `batch_size` is not a whole number of at least 1; or if a version is not supported.
     """
     if not hasattr(df, "mapInArrow"):
-        raise ConfigError(f"df is a {type(df).__name__}; expected a Spark DataFrame.")
+        raise ConfigError(f"df is {named_type(df)}; expected a Spark DataFrame.")
     lower = [name.lower() for name in df.columns]
     duplicates = sorted({name for name in df.columns if lower.count(name.lower()) > 1})
     if duplicates:

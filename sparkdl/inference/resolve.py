@@ -6,7 +6,7 @@ import os
 import zipfile
 from typing import Any
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.files import storage
 from sparkdl.files.model_formats import LOADER_FILE, library_of, library_of_object, load_keras
 from sparkdl.host.optional_packages import require
@@ -55,7 +55,7 @@ def resolve_model(
     model = model_of(model)
     if not isinstance(model, str | os.PathLike):
         raise ConfigError(
-            f"model is a {type(model).__name__}; expected a path, a Keras model, a Run, a Trial or "
+            f"model is {named_type(model)}; expected a path, a Keras model, a Run, a Trial or "
             "a ModelVersion."
         )
     url = storage.absolute(model)

@@ -133,9 +133,13 @@ def inexact_input(name: str, dtype: Any, value: Any) -> str:
         f"which {dtype} cannot represent. "
     )
     if np.dtype(dtype).kind not in "biu":
-        is_whole = isinstance(value, int)
-        remedy = "cast the column to float" if is_whole else "scale it, or use an input of float64"
-        return problem + f"To accept rounded numbers, {remedy}."
+        if not isinstance(value, int):
+            return problem + "To accept rounded numbers, scale it, or use an input of float64."
+        return problem + (
+            "Train with an input of float64, or on a column of double, whose numbers are rounded: "
+            "column.cast('double'), or for timestamps, which are microseconds here, "
+            "unix_micros(column).cast('double')."
+        )
     if isinstance(value, int):
         return problem + "Use an input of a wider dtype, or number the values from 0 on."
     return problem + "Use an input of floats, or round the column."

@@ -125,7 +125,8 @@ class TrainedColumns:
                             f"column {name!r} is {schema[name].dataType.simpleString()}, and was "
                             f"{record.types[name]} when the model of {self.source} was trained: "
                             "dates count days and timestamps microseconds, so that the numbers "
-                            "would be others. Cast the column to its type in the training."
+                            "would be others. Cast the column to its type in the training, or "
+                            "train on a column of this type."
                         )
 
     def options(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkdl import experiment
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.maggy import trials
 from sparkdl.maggy.ablation.ablationstudy import AblationStudy
 from sparkdl.maggy.ablation.loco import ablations
@@ -110,7 +110,7 @@ def lagom(
     first = "searchspace" if isinstance(config, Searchspace) else "name"
     if config is not None and not isinstance(config, Searchspace | str):
         raise ConfigError(
-            f"config is {config!r}, a {type(config).__name__}; expected one of "
+            f"config is {config!r}, {named_type(config)}; expected one of "
             "sparkdl.maggy.config or sparkdl.maggy.experiment_config."
         )
     return _run(function, _config_of({**own, **({} if config is None else {first: config})}))
@@ -177,7 +177,7 @@ def _optimize(function: Any, config: HyperparameterOptConfig) -> dict[str, Any]:
     space = Searchspace() if config.searchspace is None else config.searchspace
     if not isinstance(space, Searchspace):
         raise ConfigError(
-            f"searchspace is {space!r}, a {type(space).__name__}; expected a Searchspace, such as "
+            f"searchspace is {space!r}, {named_type(space)}; expected a Searchspace, such as "
             'Searchspace(kernel=("INTEGER", [2, 8])).'
         )
     optimizer, policy = _optimizer_of(config.optimizer), _policy_of(config.es_policy)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.files.model_formats import library_of_object, load_keras
 from sparkdl.host.optional_packages import require
 from sparkdl.inference import custom_objects
@@ -151,7 +151,7 @@ class KerasEstimator(TrainingStage):
 def _check_compiled(model: Any) -> None:
     if library_of_object(model) != "keras":
         raise ConfigError(
-            f"the function of the model returned a {type(model).__name__}; expected a compiled "
+            f"the function of the model returned {named_type(model)}; expected a compiled "
             "model of Keras 3."
         )
     if not model.compiled or model.loss is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.ml.param import Param, Params
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.files.model_formats import library_of_object
 from sparkdl.options import plain_number
 
@@ -27,14 +27,12 @@ def add_hyperparameters(
     """
     if library_of_object(function) == "tf_keras":
         raise ConfigError(
-            f"model is a {type(function).__name__} of tf_keras; expected a compiled model of "
+            f"model is {named_type(function)} of tf_keras; expected a compiled model of "
             "Keras 3, or a function that returns one. Build the model with keras, or train it with "
             "experiment.allreduce."
         )
     if not callable(function) or isinstance(function, type):
-        raise ConfigError(
-            f"model is {function!r}, a {type(function).__name__}; expected {expected}."
-        )
+        raise ConfigError(f"model is {function!r}, {named_type(function)}; expected {expected}.")
     kinds = inspect.Parameter
     parameters = {
         name: parameter

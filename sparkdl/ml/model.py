@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.files.model_formats import library_of_object
 from sparkdl.inference.prediction import predict
 from sparkdl.inference.resolve import leave_gpus_to_tasks
@@ -45,7 +45,7 @@ class KerasModel(PredictingStage):
         super().__init__()
         if library_of_object(keras_model) != "keras":
             raise ConfigError(
-                f"keras_model is a {type(keras_model).__name__}; expected a model of Keras 3."
+                f"keras_model is {named_type(keras_model)}; expected a model of Keras 3."
             )
         self.keras_model = keras_model
         self.setParams(**params)

@@ -9,7 +9,7 @@ import numpy as np
 from pyspark.ml.param import TypeConverters
 from pyspark.sql import DataFrame
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.host.optional_packages import require
 from sparkdl.host.variables import set_variables
 from sparkdl.inference.prediction import predict
@@ -72,7 +72,7 @@ class TorchModel(PredictingStage):
         super().__init__()
         if not is_torch(torch_model):
             raise ConfigError(
-                f"torch_model is a {type(torch_model).__name__}; expected a torch.nn.Module, or a "
+                f"torch_model is {named_type(torch_model)}; expected a torch.nn.Module, or a "
                 "program of torch.export."
             )
         self.torch_model = torch_model

@@ -22,11 +22,15 @@ from sparkdl.models.rollout import promote, roll_back
 from sparkdl.models.version import ModelVersion
 
 if TYPE_CHECKING:
+    from sparkdl.models.affected_versions import Affected, affected
     from sparkdl.models.exporting import export
+    from sparkdl.models.unseen_rows import new_rows
 
 __all__ = [
+    "Affected",
     "AliasMove",
     "ModelVersion",
+    "affected",
     "alias",
     "alias_history",
     "best",
@@ -34,6 +38,7 @@ __all__ = [
     "export",
     "get",
     "list",
+    "new_rows",
     "promote",
     "roll_back",
 ]
@@ -42,7 +47,9 @@ __all__ = [
 __getattr__ = lazy_names(
     "sparkdl.models",
     {
+        "sparkdl.models.affected_versions": "Affected affected",
         "sparkdl.models.exporting": "export",
+        "sparkdl.models.unseen_rows": "new_rows",
     },
     __all__,
 )

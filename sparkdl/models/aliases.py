@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sparkdl.errors import ModelDamagedError
 from sparkdl.files import storage
 from sparkdl.files.jsonl import from_json
-from sparkdl.models.layout import ModelPaths
+from sparkdl.models.layout import ModelPaths, is_no_record
 from sparkdl.models.numbered import newest, numbers, take_next, who_and_when
 
 _logger = logging.getLogger("sparkdl.models")
@@ -70,7 +70,9 @@ def aliases_of(paths: ModelPaths) -> dict[int, tuple[str, ...]]:
     for alias in storage.list_names(paths.aliases):
         try:
             version = version_of(paths, alias)
-        except ModelDamagedError as exc:
+        except (ModelDamagedError, OSError) as exc:
+            if isinstance(exc, OSError) and not is_no_record(exc):
+                raise
             _logger.warning("left out: %s", exc)
             continue
         if version is not None:
@@ -101,7 +103,7 @@ def _parse(alias: str, number: int, url: str, contents: Mapping[str, bytes]) -> 
         record = from_json(contents.get(url, b""))
         fields = {name: record[name] for name in ("version", "time", "user", "host")}
         is_back = bool(record.get("is_back"))
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise ModelDamagedError(
             f"{url} is damaged: {exc!r}. Remove the file, which takes back this move of the alias, "
             "or move the alias again."

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.inference.loader_model import TEXTS
 from sparkdl.inference.tensor_spec import TensorSpec
 
@@ -89,7 +89,7 @@ def _spec_of(name: str, value: Any) -> TensorSpec:
 
 def _brief(value: Any) -> str:
     text = repr(value)
-    return text if len(text) < 100 else f"a {type(value).__name__}"
+    return text if len(text) < 100 else f"{named_type(value)}"
 
 
 def _are(kind: type, value: Any) -> bool:

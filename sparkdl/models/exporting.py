@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import logging
 import math
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 from sparkdl import profiles
 from sparkdl.errors import ConfigError, suggest
-from sparkdl.files import storage
+from sparkdl.files import folders, storage
 from sparkdl.files.jsonl import to_json
 from sparkdl.files.model_formats import (
     LOADER_FILE,
@@ -39,8 +38,6 @@ from sparkdl.models.numbered import create, numbers, take_next, who_and_when
 from sparkdl.models.source import Source
 from sparkdl.models.version import EXTRA, KERAS_FILE, ONNX_FILE, PROFILE_FILE, ModelVersion
 from sparkdl.runs import provenance
-
-_CHUNK_BYTES = 1 << 20
 
 _logger = logging.getLogger("sparkdl.models")
 
@@ -329,7 +326,7 @@ def _record(
     files = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
-            "sha256": _sha256(path),
+            "sha256": folders.sha256(str(path)),
         }
         for path in sorted(folder.rglob("*"))
         if path.is_file()
@@ -355,14 +352,6 @@ def _record(
 def _signatures(folder: Path) -> dict[str, Any]:
     is_saved_model = (folder / SAVED_MODEL).is_file()
     return saved_model.read_signatures(folder) if is_saved_model else signatures_of(folder)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 # ---- the version

@@ -16,6 +16,7 @@ a whole. All other names in the folder of a model are no numbers, so that Tensor
 the folder as the base path of a model.
 """
 
+import errno
 import re
 from dataclasses import dataclass
 
@@ -39,6 +40,11 @@ class ModelPaths:
     """
 
     folder: str
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.folder.rsplit("/", 1)[-1]
 
     @property
     def claims(self) -> str:
@@ -97,3 +103,13 @@ def check_name(name: object, noun: str) -> str:
             "such as 'digits-cnn', and more than a number."
         )
     return name
+
+
+def is_no_record(exc: OSError) -> bool:
+    """Return True for a file that no later attempt can read: a pipe, a huge or a foreign file.
+
+    Example:
+        >>> is_no_record(PermissionError(errno.EACCES, "closed")), is_no_record(TimeoutError())
+        (True, False)
+    """
+    return exc.errno in (errno.EACCES, errno.EFBIG, errno.EINVAL, errno.EISDIR, errno.ELOOP)

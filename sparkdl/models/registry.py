@@ -9,8 +9,9 @@ from typing import Any
 
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError, suggest
 from sparkdl.files import storage
+from sparkdl.files.layout import MAX_RECORD_BYTES
 from sparkdl.models import aliases as alias_files
-from sparkdl.models.layout import ModelPaths, check_name, models_folder
+from sparkdl.models.layout import ModelPaths, check_name, is_no_record, models_folder
 from sparkdl.models.numbered import numbers
 from sparkdl.models.version import ModelVersion, parse_version
 from sparkdl.training.metric_names import direction_of_name
@@ -116,18 +117,33 @@ def _read(
     Raises:
         ModelDamagedError: if `is_strict` and a version cannot be read.
     """
-    contents = storage.read_many(paths.record(number) for number in versions)
+    contents = _contents([paths.record(number) for number in versions], is_strict)
     named = alias_files.aliases_of(paths) if contents else {}
     complete = []
     for number in versions:
         if data := contents.get(paths.record(number)):
             try:
-                complete.append(parse_version(paths.version(number), data, named.get(number, ())))
+                complete.append(
+                    parse_version(paths.version(number), data, named.get(number, ()), paths.name)
+                )
             except ModelDamagedError as exc:
                 if is_strict:
                     raise
                 _logger.warning("left out: %s", exc)
     return complete
+
+
+def _contents(urls: Sequence[str], is_strict: bool) -> dict[str, bytes]:
+    try:
+        return storage.read_many(urls, MAX_RECORD_BYTES)
+    except OSError as exc:
+        if is_strict or not is_no_record(exc):
+            raise
+        if len(urls) == 1:
+            _logger.warning("left out: %s", exc)
+            return {}
+    # What another user has placed there hides no version.
+    return {name: data for url in urls for name, data in _contents([url], False).items()}
 
 
 def list_versions(name: str | None = None, *, root: str | None = None) -> list[ModelVersion]:

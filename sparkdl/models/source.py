@@ -7,7 +7,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
+from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError, named_type
 from sparkdl.files import storage
 from sparkdl.files.model_formats import is_model, library_of_object
 from sparkdl.inference.resolve import trial_of
@@ -69,7 +69,7 @@ def resolve(model: Any, loader: Any = None) -> Source:
         return _of_version(model)
     if not is_path:
         raise ConfigError(
-            f"model_or_trial is a {type(model).__name__}; expected a model of Keras, PyTorch, "
+            f"model_or_trial is {named_type(model)}; expected a model of Keras, PyTorch, "
             "scikit-learn or XGBoost, the path of a model, a Trial, a Run or a ModelVersion. Any "
             "other model is a folder of files with loader=."
         )
@@ -99,9 +99,11 @@ def _of_trial(trial: Trial, has_loader: bool) -> Source:
     except (RunNotFoundError, RunDamagedError):
         description = {}
     chosen = trial.checkpoint_of_value()
-    metrics = dict(trial.metrics)
+    # The metric that counts comes first.
+    metrics = {}
     if trial.metric and trial.value is not None:
         metrics[trial.metric] = trial.value
+    metrics = {**metrics, **trial.metrics, **metrics}
     lineage = {
         "source": url,
         "run_path": run_path,
@@ -174,7 +176,7 @@ def check_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
     """
     if metrics is not None and not isinstance(metrics, Mapping):
         raise ConfigError(
-            f"metrics is a {type(metrics).__name__}; expected a dict, such as {{'accuracy': 0.97}}."
+            f"metrics is {named_type(metrics)}; expected a dict, such as {{'accuracy': 0.97}}."
         )
     numbers = {}
     for name, value in (metrics or {}).items():

@@ -1,6 +1,7 @@
 """Runs anywhere. A version of a model, as the registry lists it."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,13 +144,14 @@ class ModelVersion:
         return storage.join(self.path, name)
 
 
-def parse_version(path: str, data: bytes, aliases: tuple[str, ...] = ()) -> ModelVersion:
+def parse_version(path: str, data: bytes, aliases: tuple[str, ...], name: str) -> ModelVersion:
     """Return the version that a `model.json` describes.
 
     Args:
         path: the folder of the version.
         data: the content of the file.
         aliases: the aliases of the version.
+        name: the name of the model, which is that of the folder above the version.
 
     Raises:
         ModelDamagedError: if the file cannot be read, or has another format.
@@ -158,11 +160,28 @@ def parse_version(path: str, data: bytes, aliases: tuple[str, ...] = ()) -> Mode
         details = from_json(data)
         if details["format"] != FORMAT:
             raise ValueError(f"it has format {details['format']}; this version reads {FORMAT}")
+        _check(details, name, path.rsplit("/", 1)[-1])
         return ModelVersion(
             path=path,
             aliases=aliases,
             details=details,
             **{name: details[name] for name in ("name", "version", "metrics", "run", "trial")},
         )
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise ModelDamagedError(f"{storage.join(path, 'model.json')} is damaged: {exc!r}") from exc
+
+
+def _check(details: Mapping[str, Any], name: str, number: str) -> None:
+    """Validate the fields that lists of versions read, as another user may have written them.
+
+    Raises:
+        ValueError: if it is of another version, or of another type.
+    """
+    if (details["name"], str(details["version"])) != (name, number):
+        raise ValueError(f"it describes {details['name']}/{details['version']}")
+    for key in ("metrics", "signatures", "lineage", "files", "exported"):
+        if not isinstance(details.get(key, {}), dict):
+            raise ValueError(f"its {key} are {details[key]!r}")
+    for metric, value in details["metrics"].items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"its metric {metric} is {value!r}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.errors import ConfigError, DriftError
+from sparkdl.errors import ConfigError, DriftError, named_type
 from sparkdl.monitoring.drift import DEFAULT_METRICS, MIN_ROWS, Thresholds, drift
 
 _logger = logging.getLogger("sparkdl.monitoring")
@@ -91,6 +91,6 @@ class Expectation:
             frame = data[name]
         if not hasattr(frame, "select"):
             raise ConfigError(
-                f"{name} is a {type(frame).__name__}; expect= can compare DataFrames of Spark only."
+                f"{name} is {named_type(frame)}; expect= can compare DataFrames of Spark only."
             )
         return frame

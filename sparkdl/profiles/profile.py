@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.profiles import elements as array_elements
 from sparkdl.profiles.distribution import MAX_RANGES
 from sparkdl.profiles.elements import MAX_ELEMENTS, WHOLE, Choice, Elements
@@ -59,7 +59,7 @@ def check(data: Any) -> None:
         return
     if not hasattr(data, "mapInArrow"):
         raise ConfigError(
-            f"profile is a {type(data).__name__}; expected the Spark DataFrame with which the "
+            f"profile is {named_type(data)}; expected the Spark DataFrame with which the "
             "model was trained, or the profile of an earlier version."
         )
     names = [name.lower() for name in data.columns]

@@ -30,6 +30,7 @@ class Concurrency:
         parallelism: the largest number of trials at once that the user allows, or None.
         is_enforced: the cluster itself never runs more processes than it has slots.
         size: number of processes of one trial, each in a slot of its own.
+        most: number of processes that one trial may have later on; by default `size`.
         ahead: submit some trials before there is a slot for them; otherwise each trial is
             proposed from all that is known when its slot becomes free.
 
@@ -44,11 +45,13 @@ class Concurrency:
         is_enforced: bool = True,
         size: int = 1,
         ahead: bool = True,
+        most: int | None = None,
     ) -> None:
         self._count_slots = count_slots
         self._parallelism = parallelism
         self._is_enforced = is_enforced
         self._size = size
+        self._most = most or size
         self._ahead = ahead
         self._counted_s = time.monotonic()
         self._short_since: float | None = None
@@ -123,7 +126,7 @@ class Concurrency:
         Args:
             at_once: number of trials that run at once, at most `limit`.
         """
-        return max(1, self.slots.cores // max(1, at_once * self._size))
+        return max(1, self.slots.cores // max(1, at_once * self._most))
 
 
 def jobs_within_limit(num_jobs: int, num_open: int = 0) -> int:

@@ -62,6 +62,7 @@ class Request:
         search: the settings of a search; None for a run whose trials are known.
         is_gang: the processes of a trial run at the same time and communicate.
         elastic: a gang continues without a process that is lost.
+        moves_slow_ranks: a slow process of an elastic gang moves to a spare slot.
         data: the DataFrames whose rows the processes read.
         objectives: the direction of each metric of a search with several metrics.
         init_from: the trial whose checkpoint the trials begin with.
@@ -86,6 +87,7 @@ class Request:
     init_from: Trial | str | os.PathLike[str] | None = None
     learn_from: Sequence[Run] = ()
     elastic: bool = False
+    moves_slow_ranks: bool = False
     timeline: bool = False
     is_distributed: bool = False
     given_topology: Topology | None = None
@@ -140,6 +142,7 @@ class Request:
             "is_distributed": self.is_distributed,
             "is_resumable": self.is_resumable,
             "elastic": self.elastic,
+            "moves_slow_ranks": self.moves_slow_ranks,
             "options": options,
             "search": self.search and self.search.to_dict(),
             "reads_rows": self.data is not None,
@@ -185,6 +188,7 @@ class Request:
             is_gang=written["is_gang"],
             is_distributed=written["is_distributed"],
             elastic=written.get("elastic", False),
+            moves_slow_ranks=written.get("moves_slow_ranks", False),
             objectives=description.get("objectives", {}),
             init_from=written["init_from"],
             learn_from=[load(path) for path in written["learn_from"] if _is_run(path)],

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sparkdl.errors import FunctionError, suggest
+from sparkdl.errors import FunctionError, named_type, suggest
 
 
 def check_call(function: Callable[..., Any], names: Iterable[str], argument: str = "args") -> None:
@@ -23,9 +23,7 @@ def check_call(function: Callable[..., Any], names: Iterable[str], argument: str
         >>> check_call(lambda learning_rate, dropout=0.5: 0, ["learning_rate"])
     """
     if not callable(function):
-        raise FunctionError(
-            f"train is {function!r}, a {type(function).__name__}; expected a function."
-        )
+        raise FunctionError(f"train is {function!r}, {named_type(function)}; expected a function.")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise FunctionError(
             f"train is {function!r}, whose body would never run when it is called. Expected an "

@@ -20,7 +20,7 @@ from typing import Any
 from sparkdl.errors import ConfigError
 from sparkdl.files import storage
 from sparkdl.files.jsonl import from_json, to_json
-from sparkdl.files.layout import RunPaths
+from sparkdl.files.layout import MAX_RECORD_BYTES, RunPaths
 from sparkdl.secrets.masks import mask_text
 
 INDEX = ".notes"
@@ -163,7 +163,7 @@ def _may_read(path: str) -> bool:
 
 
 def _readable(urls: Iterable[str]) -> dict[str, bytes]:
-    return storage.read_new(dict.fromkeys(urls, 0))
+    return storage.read_new(dict.fromkeys(urls, 0), MAX_RECORD_BYTES)
 
 
 def _read(

@@ -1,15 +1,15 @@
 """Runs on the driver. Delete a run directory, unless something needs it."""
 
 from sparkdl.errors import RunExistsError
-from sparkdl.files import folders
-from sparkdl.files.layout import RUN, RunPaths
+from sparkdl.files import folders, storage
+from sparkdl.files.layout import RUN, RunPaths, place_of_verifications
 from sparkdl.runs.annotations import forget
 from sparkdl.runs.lineage import models_of
 from sparkdl.runs.owner import describe_owner, living_owner
 
 
 def delete_run(path: str, run_id: str) -> None:
-    """Remove a run directory with all its files, see `Run.delete`.
+    """Remove a run directory with all its files, see `Run.delete`, and its verifications.
 
     Raises:
         RunExistsError: if the driver of the run is alive, or a model in the registry comes from
@@ -29,3 +29,4 @@ def delete_run(path: str, run_id: str) -> None:
         )
     folders.remove_folder(path, last=RUN)
     forget(path)
+    storage.remove(place_of_verifications(path))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkdl.files import storage
-from sparkdl.files.jsonl import to_json
+from sparkdl.files.jsonl import from_json, naming_damage, to_json
 from sparkdl.files.layout import RunPaths, TrialPaths
 from sparkdl.runs.machine import ABSENT, packages_in
 
@@ -83,23 +83,29 @@ def read_executors(path: str) -> list[dict[str, Any]]:
     """Return the facts of the executors of a run, see `runs.machine`; empty if they are unknown.
 
     Of a gang, the facts of the executor of its chief.
+
+    Raises:
+        RunDamagedError: if they are damaged.
     """
     paths = RunPaths(path)
     try:
-        executors: list[dict[str, Any]] = json.loads(storage.read(paths.executors))
+        text = storage.read(paths.executors)
     except FileNotFoundError:
         chief = _executor_of(paths.trial(0))
         return [_relative_to(read_environment(path), chief)] if chief else []
-    return executors
+    with naming_damage(paths.executors):
+        return [dict(facts) for facts in from_json(text)]
 
 
 def _executor_of(trial: TrialPaths) -> dict[str, Any] | None:
+    url = trial.attempt(trial.num_attempts() - 1)
     try:
-        record = json.loads(storage.read(trial.attempt(trial.num_attempts() - 1)))
+        text = storage.read(url)
     except FileNotFoundError:
         return None
-    executor: dict[str, Any] | None = record.get("executor")
-    return executor
+    with naming_damage(url):
+        executor: dict[str, Any] | None = from_json(text).get("executor")
+        return executor
 
 
 def _relative_to(driver: Mapping[str, str], executor: Mapping[str, Any]) -> dict[str, Any]:

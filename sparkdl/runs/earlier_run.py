@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkdl.files import resources, storage
 from sparkdl.files.jsonl import from_json, object_of, read_lines
-from sparkdl.files.layout import RunPaths
+from sparkdl.files.layout import MAX_RECORD_BYTES, RunPaths
 from sparkdl.runs.differences import (
     Difference,
     Differences,
@@ -33,6 +33,8 @@ from sparkdl.runs.table import tried
 MAX_LOOKED_AT = 20
 MAX_FILES = 50
 MAX_LINES = 400
+# Bytes of a file of code. The earlier run may be that of another user.
+MAX_SOURCE_BYTES = 1 << 21
 # Lines around a changed line that are shown with it.
 CONTEXT = 2
 
@@ -63,7 +65,8 @@ def find_earlier(path: str, description: Mapping[str, Any]) -> str | None:
         for name in [*looked_at[: MAX_LOOKED_AT // 2], *others][:MAX_LOOKED_AT]
     }
     found = []
-    for url, text in storage.read_many(urls).items():
+    # Those of other users may be closed, or no runs at all.
+    for url, text in storage.read_new(dict.fromkeys(urls, 0), MAX_RECORD_BYTES).items():
         other = object_of(text)
         is_older = (created := _created(other)) and created < (_created(description) or created)
         if is_older and other.get("name") == description["name"]:
@@ -97,7 +100,7 @@ def differences(before: str, now: str, params: Sequence[Mapping[str, Any]]) -> D
     old, new = (object_of(storage.read(RunPaths(path).run)) for path in (before, now))
     return Differences(
         [
-            *_code(before, now),
+            *code_differences(before, now),
             *_params((before, old), new, params),
             *_options(old, new),
             *_data(before, now),
@@ -113,7 +116,7 @@ def sources(path: str) -> dict[str, str]:
     """
     folder = RunPaths(path).source
     names = list(islice(_files(folder), MAX_FILES))
-    texts = storage.read_many(storage.join(folder, name) for name in names)
+    texts = storage.read_many((storage.join(folder, n) for n in names), MAX_SOURCE_BYTES)
     first = {"function.py": 0, "main.py": 1, "cells.py": 3, "changes.diff": 4}
     names.sort(key=lambda name: (first.get(name, 2), name))
     return {
@@ -131,7 +134,8 @@ def _files(folder: str, prefix: str = "") -> Iterator[str]:
             yield from _files(folder, f"{prefix}{name}/")
 
 
-def _code(before: str, now: str) -> Iterator[Difference]:
+def code_differences(before: str, now: str) -> Iterator[Difference]:
+    """Yield the files of the code that two runs have kept and that differ."""
     old, new = sources(before), sources(now)
     shown: list[list[str]] = []
     for name in dict.fromkeys([*new, *old]):
@@ -194,7 +198,7 @@ def _data(before: str, now: str) -> Iterator[Difference]:
     if any(prints.values()):
         sides = [from_json(prints[url]) if url in prints else {} for url in urls]
         yield from compare_fingerprints(*sides)
-    yield from _files_read(before, now)
+    yield from files_read(before, now)
     old, new = (resources.read_manifest(path) for path in (before, now))
     for name in dict.fromkeys([*old, *new]):
         words = ["absent" if name not in side else "present" for side in (old, new)]
@@ -205,11 +209,11 @@ def _data(before: str, now: str) -> Iterator[Difference]:
         yield Difference(subject=f"resource {name}", before=words[0], now=words[1])
 
 
-def _files_read(before: str, now: str) -> Iterator[Difference]:
-    """Yield the paths of which the first trials have read other files, or another version."""
+def files_read(before: str, now: str, number: int = 0) -> Iterator[Difference]:
+    """Yield the paths of which a trial of both runs has read other files, or another version."""
     sides = []
     for path in (before, now):
-        records = read_lines(RunPaths(path).trial(0).files)
+        records = read_lines(RunPaths(path).trial(number).files)
         sides.append({", ".join(map(str, each.get("paths", ()))): each for each in records})
     for name in [name for name in sides[1] if name in sides[0]]:
         old, new = (side[name] for side in sides)

@@ -6,7 +6,7 @@ The journal is a file of JSON lines. Each line is an event: its time, its kind u
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from sparkdl.runs.states import RunState, TextEnum, TrialState
 
@@ -23,6 +23,9 @@ class EventKind(TextEnum):
     STOP = "stop"
     CONTROL = "control"
     EXCLUDED = "excluded"
+    SLOW = "slow"
+    MOVED = "moved"
+    RESIZED = "resized"
     END = "end"
 
 
@@ -291,6 +294,68 @@ class ExecutorExcluded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankSlow(Event):
+    """The other ranks of a gang wait for a rank in each step.
+
+    Attributes:
+        number: the number of the trial.
+        rank, name, host: the rank, its name such as `worker 1`, and its host.
+        wait_s: seconds for which the others wait in each step.
+        step_s: seconds of a step.
+        waits_for_rows: it waits for its rows; False if it computes, None if that is not known.
+    """
+
+    kind = EventKind.SLOW
+    number: int
+    rank: int
+    name: str
+    host: str
+    wait_s: float
+    step_s: float
+    waits_for_rows: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMoved(Event):
+    """A slow rank goes on at another host, or cannot.
+
+    Attributes:
+        number, rank, name: see `RankSlow`.
+        host: the host that it leaves.
+        target: the host at which it goes on; None if it stays.
+        reason: the reason for which it stays.
+    """
+
+    kind = EventKind.MOVED
+    number: int
+    rank: int
+    name: str
+    host: str
+    target: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangResized(Event):
+    """A gang that grows into idle slots has another number of ranks, or cannot grow.
+
+    Attributes:
+        number: the number of the trial.
+        before, after: the numbers of ranks; equal if the gang cannot grow.
+        reason: the reason.
+    """
+
+    kind = EventKind.RESIZED
+    number: int
+    before: int
+    after: int
+    reason: str
+
+
+GangEvent: TypeAlias = RankSlow | RankMoved | GangResized
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnded(Event):
     """The run ends.
 
@@ -329,6 +394,9 @@ _TYPES: dict[str, type[Event]] = {
         StopRequested,
         CommandHandled,
         ExecutorExcluded,
+        RankSlow,
+        RankMoved,
+        GangResized,
         RunEnded,
     )
 }

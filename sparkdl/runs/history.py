@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparkdl.errors import RunDamagedError, RunNotFoundError
 from sparkdl.files import storage
 from sparkdl.files.jsonl import from_json
-from sparkdl.files.layout import FORMAT, RunPaths
+from sparkdl.files.layout import FORMAT, MAX_RECORD_BYTES, RunPaths
 from sparkdl.runs import annotations
 from sparkdl.runs.annotations import Annotations
 from sparkdl.runs.events import (
@@ -20,6 +20,7 @@ from sparkdl.runs.events import (
     TrialChanged,
     TrialsAdded,
 )
+from sparkdl.runs.ids_and_seeds import is_run_id
 from sparkdl.runs.journal import JournalContent, scan_journal
 from sparkdl.runs.large_outputs import with_outputs
 from sparkdl.runs.owner import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PARAMS_LOST = "its parameters are lost, as the journal of the run is damaged"
+# A journal that lacks more trials than this one is no journal.
+MAX_LOST = 10_000
 DRIVER_ENDED = "its driver ended before the run was finished"
 
 # A run whose time cannot be read comes last.
@@ -53,22 +56,27 @@ def read_description(path: str) -> dict[str, Any]:
         RunNotFoundError: if there is no run at `path`.
         RunDamagedError: if the file cannot be read, or has another format.
     """
-    try:
-        description = json.loads(storage.read(RunPaths(path).run))
-        number = description.get("format")
-    except (FileNotFoundError, NotADirectoryError):
+    url = RunPaths(path).run
+    contents = storage.read_many([url], MAX_RECORD_BYTES)
+    if url not in contents:
         raise RunNotFoundError(
             f"no run at {path}: it holds no run.json. `sparkdl runs` and "
             "experiment.history() list the runs below a root."
-        ) from None
-    except (ValueError, AttributeError) as exc:
-        raise RunDamagedError(f"{RunPaths(path).run} is damaged: {exc}") from exc
+        )
+    try:
+        description = json.loads(contents[url])
+        number = description.get("format")
+    except (ValueError, AttributeError, RecursionError) as exc:
+        raise RunDamagedError(f"{url} is damaged: {exc}") from exc
     if number != FORMAT:
         version = "a version before 0.1.0" if number is None else f"format {number}"
         raise RunDamagedError(
             f"the run {path} was written by {version} of sparkdl, and this version reads format "
             f"{FORMAT}. Read the run with the version that wrote it."
         )
+    if not is_run_id(description.get("id")):
+        # Copies of the run, and files of programs that show it, get this name.
+        raise RunDamagedError(f"{url} is damaged: its id is {description.get('id')!r}, no name.")
     result: dict[str, Any] = description
     return result
 
@@ -134,7 +142,10 @@ def _added_trials(events: list[Event], path: str) -> tuple[list[NewTrial], list[
             trials.setdefault(trial.number, trial)
     changed_numbers = [e.number for e in events if isinstance(e, TrialChanged | ParameterSuggested)]
     lost_numbers = []
-    for number in range(max([*trials, *changed_numbers], default=-1) + 1):
+    end = max([*trials, *changed_numbers], default=-1) + 1
+    if end - len(trials) > MAX_LOST:
+        raise ValueError(f"it names trial {end - 1}, and has {len(trials)} trials")
+    for number in range(end):
         if number not in trials and (record := _stored_trial(path, number)):
             trials[number] = record
         elif number not in trials:
@@ -260,7 +271,7 @@ def read_rows(root: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return a row for each run, and the folders that cannot be read with the reasons."""
     names = storage.list_names(root)
     paths = [storage.join(root, name) for name in names if not name.startswith(".")]
-    summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths})
+    summaries = storage.read_new({RunPaths(path).summary: 0 for path in paths}, MAX_RECORD_BYTES)
     annotated = annotations.read_all(root, names)
     rows: list[dict[str, Any]] = []
     unreadable: dict[str, str] = {}

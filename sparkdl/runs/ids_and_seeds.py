@@ -4,6 +4,8 @@ import re
 import secrets
 import time
 
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
 
 def new_run_id(name: str) -> str:
     """Return a unique run id; the ids of a name sort by time.
@@ -14,6 +16,16 @@ def new_run_id(name: str) -> str:
     """
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
     return f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def is_run_id(value: object) -> bool:
+    """Return True for the name of a folder that a run can have.
+
+    Example:
+        >>> [is_run_id(value) for value in ("night-1", "..", "a/b", "", 5)]
+        [True, False, False, False, False]
+    """
+    return isinstance(value, str) and _RUN_ID.fullmatch(value) is not None
 
 
 def trial_seed(seed: int, number: int) -> int:

@@ -40,6 +40,9 @@ _REPORTS = re.compile(
 GATHER_S = 0.05
 MERGE = 100
 
+# A segment with more bytes is none that a run has written.
+MAX_BYTES = 1 << 31
+
 # A listing and the reads after it meet a merge at most so often.
 _TRIES = 5
 
@@ -144,7 +147,7 @@ def _read_segments(folder: str) -> dict[str, bytes]:
     for _ in range(_TRIES):
         names = [name for name in storage.list_names(folder) if name.endswith(".jsonl")]
         urls = [storage.join(folder, name) for name in names if name[0].isdigit()]
-        contents = storage.read_many(urls)
+        contents = storage.read_many(urls, MAX_BYTES)
         if len(contents) == len(urls):
             return contents
     raise FileNotFoundError(f"segments of the journal {folder} vanish while they are read")

@@ -1,7 +1,6 @@
 """Runs on the driver. Open a run directory: create a run, or take over a run to resume it."""
 
 import functools
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,13 +15,14 @@ from sparkdl.runs.description import RunDescription
 from sparkdl.runs.events import RunStarted, TrialChanged, TrialsAdded
 from sparkdl.runs.foreign_folder import check_own
 from sparkdl.runs.history import check_params, read_description, read_events, replay
+from sparkdl.runs.ids_and_seeds import is_run_id
 from sparkdl.runs.journal import Journal, JournalContent
 from sparkdl.runs.open_run import OpenRun
 from sparkdl.runs.owner import Claim, Owner, describe_owner, living_owner, newest_claim
 from sparkdl.runs.retry_choice import Retry, check_retry, is_chosen, waits_again
 from sparkdl.runs.run import Run
 from sparkdl.runs.same_request import check_same
-from sparkdl.runs.states import TrialState
+from sparkdl.runs.states import Failure, TrialState
 
 __all__ = [
     "IfExists",
@@ -57,7 +57,7 @@ def open_run(root: str, description: RunDescription, if_exists: IfExists) -> Ope
         RunDamagedError: if the files of the existing run cannot be read.
         OSError: if the run directory still cannot be written after `OPEN_S` seconds.
     """
-    _check_id(description.id, if_exists)
+    _check_id(description.id)
     while True:
         paths = RunPaths(storage.join(root, description.id))
         try:
@@ -84,7 +84,7 @@ def existing_run(root: str, description: RunDescription, if_exists: IfExists) ->
     Raises:
         ConfigError, RunExistsError, RunDamagedError: as `open_run`.
     """
-    _check_id(description.id, if_exists)
+    _check_id(description.id)
     paths = RunPaths(storage.join(root, description.id))
     if if_exists == "new":
         return None
@@ -129,15 +129,13 @@ def check_free(path: str) -> None:
     _free_claim(RunPaths(path), read_description(path)["id"])
 
 
-def _check_id(run_id: str, if_exists: IfExists) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id) or run_id == lineage.FOLDER:
+def _check_id(run_id: str) -> None:
+    if not is_run_id(run_id) or run_id == lineage.FOLDER:
         raise ConfigError(
             f"run_id is {run_id!r}; expected only letters, digits, '.', '_' and '-', and a "
             "letter or digit first, as run_id is the name of a folder. The folder "
             f"{lineage.FOLDER!r} is that of the model registry."
         )
-    if if_exists not in ("error", "resume", "new"):
-        raise ConfigError(f"if_exists is {if_exists!r}; expected 'error', 'resume' or 'new'.")
 
 
 def _exists_error(paths: RunPaths, run_id: str) -> RunExistsError:
@@ -275,12 +273,12 @@ def _check_goes_on(run: Run, description: RunDescription) -> None:
     Raises:
         RunExistsError: if other users may have placed files in its folder.
     """
-    if not _is_over(run, _has_more(run, description), description.retry):
+    if not is_over(run, _has_more(run, description), description.retry):
         check_own(run.path, description.permissions)
 
 
-def _is_over(run: Run, reopen: bool, retry: Retry) -> bool:
-    """Return True if nothing is left to run; see `continue_run`."""
+def is_over(run: Run, reopen: bool, retry: Retry) -> bool:
+    """Return True if nothing of a run is left to run; see `continue_run` for the arguments."""
     # A search proposes more trials; any other run has ended with its last trial.
     has_ended = run.state == "COMPLETE" or (run.state.is_final and not run.is_search)
     is_asked = reopen or any(is_chosen(trial, retry) for trial in run.trials)
@@ -342,23 +340,23 @@ def _continue(
     last = journal.events[-1].time or 0.0
     check_retry(retry, run.trials)
     waiting = _unfinished(run, paths, retry, last)
-    is_over = _is_over(run, reopen, retry)
+    has_nothing_left = is_over(run, reopen, retry)
     check_params(run, journal.events, [event.number for event in waiting])
     if max(journal.last) > claim.number and newest_claim(paths).number == claim.number:
         # Someone has removed the claims of earlier drivers, but their sessions are there.
         claim = replace(claim, number=max(journal.last))
-    owner = Owner(paths) if is_over else _claim(paths, run.id, claim)
+    owner = Owner(paths) if has_nothing_left else _claim(paths, run.id, claim)
     opened = OpenRun(
         run=run,
         paths=paths,
         journal=Journal(paths.journal, owner.number, journal.last),
         owner=owner,
         seed=content["seed"],
-        finished_before=is_over,
+        finished_before=has_nothing_left,
         secrets=secrets,
         earlier=journal.events,
     )
-    if not is_over:
+    if not has_nothing_left:
         owner.when_taken_over(opened.journal.fence)
         with _released_if_raised(opened):
             storage.remove(paths.summary)
@@ -386,11 +384,13 @@ def _unfinished(run: Run, paths: RunPaths, retry: Retry, last: float) -> list[Tr
     events = []
     for trial in run.trials:
         if trial.state not in ("WAITING", "PAUSED") and waits_again(trial, retry):
+            # What an attempt that failed has reported does not count for the next one.
+            failures = {"FAILED": trial.failure, "INVALID": Failure.EXCEPTION}
             event = TrialChanged(
                 number=trial.number,
                 state=TrialState.WAITING,
                 attempt=paths.trial(trial.number).num_attempts() - 1,
-                failure=trial.failure if trial.state == TrialState.FAILED else None,
+                failure=failures.get(trial.state),
                 ended=last,
             )
             events.append(event)

@@ -16,14 +16,18 @@ STOPPED = "the run was stopped"
 # The beginning of the error of a trial whose Spark job was cancelled, but not by its run.
 OUTSIDE = "its Spark job was cancelled outside this run"
 
-_STATES = {"failed": TrialState.FAILED, "cancelled": TrialState.CANCELLED}
+_STATES = {
+    "failed": TrialState.FAILED,
+    "invalid": TrialState.INVALID,
+    "cancelled": TrialState.CANCELLED,
+}
 
 
 def parse_retry(value: Any) -> Retry:
     """Return the `retry=` of a user as a set.
 
     Args:
-        value: `failed`, `cancelled`, a list of numbers of trials, or None.
+        value: `failed`, `invalid`, `cancelled`, a list of these and numbers of trials, or None.
 
     Raises:
         ConfigError: if the value is anything else.
@@ -40,7 +44,8 @@ def parse_retry(value: Any) -> Retry:
         if all(map(_is_valid, items)):
             return frozenset(items)
     raise ConfigError(
-        f"retry is {value!r}; expected 'failed', 'cancelled' or a list of numbers of trials."
+        f"retry is {value!r}; expected 'failed', 'invalid', 'cancelled' or a list of numbers of "
+        "trials."
     )
 
 

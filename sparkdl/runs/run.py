@@ -30,7 +30,10 @@ from sparkdl.runs.events import (
     CommandHandled,
     Event,
     ExecutorExcluded,
+    GangResized,
     ParameterSuggested,
+    RankMoved,
+    RankSlow,
     RunEnded,
     RunStarted,
     TrialChanged,
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TRACEBACK = "Traceback (most recent call last)"
+# The table shows the last changes of the size of a gang.
+MAX_RESIZES = 5
 
 
 @dataclass(repr=False)
@@ -79,6 +84,10 @@ class Run:
         reproduces: the id of the run that this one reproduces; None for any other.
         excluded: the executors that got no more trials, such as `executor 3 on host b`, each with
             the reason.
+        slow_ranks: sentences about ranks of gangs that the other ranks wait for, or that have
+            moved to another host; the newest last.
+        resizes: sentences about the changes of the number of workers of gangs that grow into idle
+            slots, such as `2 -> 4 workers: slots were idle`; the newest last.
     """
 
     id: str
@@ -103,6 +112,8 @@ class Run:
     is_resumable: bool = True
     reproduces: str | None = None
     excluded: dict[str, str] = field(default_factory=dict)
+    slow_ranks: list[str] = field(default_factory=list)
+    resizes: list[str] = field(default_factory=list)
     _handle: Handle | None = field(default=None, repr=False, compare=False)
     _tensorboard: TensorBoardPage | None = field(default=None, repr=False, compare=False)
     # The last table of this run that was made as text.
@@ -212,8 +223,9 @@ class Run:
     def counts_text(self) -> str:
         """Return the counts in words, such as `5 of 6 trials complete, 1 failed`."""
         counts, total = self.counts(), len(self.trials)
-        if self.state == RunState.RUNNING and self.num_trials is not None:
-            total = max(total, self.num_trials * self.repeats)  # Others will be proposed.
+        is_short = self.state in (RunState.RUNNING, RunState.CANCELLED)
+        if is_short and self.num_trials is not None:
+            total = max(total, self.num_trials * self.repeats)  # Others would be proposed.
         complete = f"{counts.pop('COMPLETE', 0)} of {total} trials complete"
         return ", ".join([complete, *(f"{n} {state.lower()}" for state, n in counts.items())])
 
@@ -282,7 +294,10 @@ class Run:
         if WRONG_METRIC in (self.reason or ""):
             return ""  # The metric of a run cannot be changed.
         if not self.has_work_left:  # Resumed as it is, the run would run nothing.
-            call = f"experiment.resume({self.path!r}, train=train, retry='failed')"
+            states = {trial.state for trial in self.trials}
+            kinds = [n for n in ("failed", "invalid") if n.upper() in states] or ["cancelled"]
+            choice = kinds[0] if len(kinds) == 1 else kinds
+            call = f"experiment.resume({self.path!r}, train=train, retry={choice!r})"
             where = ", in Python" if remedies.is_in_shell() else ""
             return f"After correcting the training function{where}: {call}. "
         # With the same limit, the failures that ended the run would end it again.
@@ -327,6 +342,8 @@ class Run:
             case ExecutorExcluded():
                 name = f"executor {event.executor} on host {event.host}"
                 self.excluded = {**self.excluded, name: event.reason}
+            case RankSlow() | RankMoved() | GangResized():
+                self._add_news(event)
             case RunEnded():
                 self.state = event.state
                 self.is_paused = False
@@ -335,6 +352,18 @@ class Run:
                 self._session = None
                 self.idle = event.idle
                 self.timeline = event.timeline
+
+    def _add_news(self, event: RankSlow | RankMoved | GangResized) -> None:
+        """Add a sentence about the ranks of a gang."""
+        # Imported late: most runs have no slow ranks.
+        from sparkdl.runs.rank_texts import rank_text
+
+        where = f"trial {event.number}: " if len(self.trials) > 1 else ""
+        text = f"{where}{rank_text(event)}"
+        if isinstance(event, GangResized):
+            self.resizes = [*self.resizes, text]
+        else:
+            self.slow_ranks = [*self.slow_ranks, text]
 
     def end_session(self) -> None:
         """Add the time of a session whose driver has died: until its last event, at least."""
@@ -381,6 +410,7 @@ class Run:
             unnamed=table.unnamed(trials, self.metric),
             in_common=self.failures_in_common(),
             excluded=self.excluded,
+            of_ranks=[*self.slow_ranks, *self.resizes[-MAX_RESIZES:]],
             why_no_best=self._why_no_best() if has_results else "",
             pareto=self.pareto if len(self.objectives) > 1 else [],
         )
@@ -419,6 +449,28 @@ class Run:
         from sparkdl.runs.views.report import write_report
 
         return write_report(self, None if to is None else os.fspath(to))
+
+    def card(
+        self, to: str | os.PathLike[str] | None = None, *, root: str | None = None
+    ) -> dict[str, Any]:
+        """Return the card of the run, for those who were not there, and write it.
+
+        The card has the best trial with the SHA-256 of its files, the data with its versions and
+        fingerprints, the code, the environment, the lineage, and the results of
+        `experiment.verify`.
+
+        Args:
+            to: a file that ends in `.html`, for a page, or in `.json`; by default none is written.
+            root: the folder that `experiment.verify` was given as `root`.
+
+        Raises:
+            ConfigError: if the file has another ending.
+        """
+        from sparkdl.runs.views.card import card_of, write_card
+
+        if to is None:
+            return card_of(self, root)
+        return write_card(self, os.fspath(to), root)
 
     # ---- control: in the program that runs the run, or by files that its driver reads
 
@@ -532,7 +584,7 @@ class Run:
     # ---- pages in a browser
 
     def tensorboard(self, *, host: str = LOOPBACK, port: int = 0) -> TensorBoardPage:
-        """Start TensorBoard for this run, or return the page that is open already.
+        """Start TensorBoard for this run, or return the page of one that runs already.
 
         The returned object has `url` and `stop()`, is a context manager, and shows the page in a
         notebook. TensorBoard follows a run that goes on, here or elsewhere. TensorBoard ends when

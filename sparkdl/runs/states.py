@@ -123,7 +123,7 @@ def evaluate_metric(
         >>> evaluate_metric({"accuracy": 0.9, "loss": 0.3}, {}, "accuracy")
         Verdict(state=<TrialState.COMPLETE: 'COMPLETE'>, value=0.9, reason=None, note=None)
         >>> evaluate_metric({"accuracy": float("nan")}, {}, "accuracy").reason
-        "metric 'accuracy' is nan"
+        "metric 'accuracy' is nan; expected a finite number"
     """
     if metric is None:
         numbers = {k: v for k, v in outputs.items() if _is_number(v)} or dict(last_values)
@@ -144,11 +144,12 @@ def evaluate_metric(
     if metric not in outputs and metric not in last_values:
         names = ", ".join({**outputs, **last_values}) or "nothing"
         near = difflib.get_close_matches(metric, [*outputs, *last_values], n=1)
-        remedy = f". Return it under this name, or pass metric={near[0]!r}" if near else ""
-        reason = f"{_missing_text(metric)}; got {names}{remedy}"
+        other = f", or pass metric={near[0]!r}" if near else ""
+        reason = f"{_missing_text(metric)}; got {names}. Return a number under this name{other}"
         return Verdict(TrialState.INVALID, None, reason)
     if not _is_number(value) or not math.isfinite(value):
-        return Verdict(TrialState.INVALID, None, f"metric {metric!r} is {value!r}")
+        reason = f"metric {metric!r} is {value!r}; expected a finite number"
+        return Verdict(TrialState.INVALID, None, reason)
     return Verdict(TrialState.COMPLETE, float(value))
 
 

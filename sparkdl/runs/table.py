@@ -64,6 +64,7 @@ class View:
         why_no_best: the reason for which COMPLETE trials have no value, and what to do.
         excluded: the executors that got no more trials, each with the reason.
         in_common: sentences about what the failed trials have in common.
+        of_ranks: sentences about the ranks of a gang.
     """
 
     headline: str
@@ -81,6 +82,7 @@ class View:
     why_no_best: str = ""
     excluded: Mapping[str, str] = field(default_factory=dict)
     in_common: Sequence[str] = ()
+    of_ranks: Sequence[str] = ()
 
     @property
     def starred(self) -> Sequence[Trial]:
@@ -96,6 +98,12 @@ class View:
         chosen = [*self.ranked[: MAX_ROWS // 2], *failed[: MAX_ROWS // 2]]
         return chosen or self.trials[:MAX_ROWS]
 
+    @functools.cached_property
+    def has_shared_note(self) -> bool:
+        """True if several trials have a note, all the same: it has a line in place of a column."""
+        notes = [trial.note for trial in self.trials if trial.note]
+        return len(notes) > 1 == len({*notes})
+
     def hidden(self) -> str:
         """Return a line about the trials without a row; empty if every trial has a row."""
         count = len(self.trials) - len(self.shown_trials)
@@ -103,10 +111,8 @@ class View:
 
     def footlines(self) -> list[str]:
         """Return lines with the common parameters, the best trials and the run directory."""
-        lines = []
         common = _common(self.trials)
-        if common:
-            lines.append(f"In all trials: {_params(common)}")
+        lines = [f"In all trials: {_params(common)}"] if common else []
         if self.pareto:
             numbers = ", ".join(str(trial.number) for trial in self.pareto)
             lines.append(f"Pareto front of {self.goal}: trials {numbers}")
@@ -122,14 +128,28 @@ class View:
         if len(self.unnamed) > MAX_UNNAMED:
             rest = len(self.unnamed) - MAX_UNNAMED
             lines.append(f"{rest} more numbers are in trial.metrics and run.to_pandas()")
-        lines += _long_messages(self.shown_trials)
+        lines += self._long_messages()
         states = (TrialState.FAILED, TrialState.INVALID)
         failed = [t for t in self.trials if t.state in states and t.attempts]
         if failed:
             command = f"sparkdl logs {shlex.quote(self.path)} {failed[0].number}"
             lines.append(f"Log of failed trial {failed[0].number}: {command}")
         lines += [f"Excluded: {name}, {reason}" for name, reason in self.excluded.items()]
+        lines += [f"{sentence[:1].upper()}{sentence[1:]}" for sentence in self.of_ranks]
         return [*lines, f"Everything is in {self.path}"]
+
+    def _long_messages(self) -> list[str]:
+        """Return the errors and the notes that no column has whole, each one once."""
+        numbers: dict[str, list[int]] = {}
+        note_width = 0 if self.has_shared_note else MAX_NOTE
+        for trial in self.shown_trials:
+            for message, width in ((trial.summary, MAX_ERROR), (trial.note or "", note_width)):
+                if len(message) > width:
+                    numbers.setdefault(cell(message, MAX_MESSAGE), []).append(trial.number)
+        return [
+            f"Trial {of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {message}"
+            for message, of in list(numbers.items())[:MAX_MESSAGES]
+        ]
 
     def mean(self, trial: Trial) -> str:
         """Return the mean of a trial's configuration as text, and the number of its repeats."""
@@ -141,29 +161,13 @@ class View:
         return f"{_number(mean)} ± {deviation:.2g}{missing}"
 
 
-def _long_messages(trials: Sequence[Trial]) -> list[str]:
-    """Return the errors and the notes that are cut in their columns, each one once and whole."""
-    numbers: dict[str, list[int]] = {}
-    for trial in trials:
-        for message, width in ((trial.summary, MAX_ERROR), (trial.note or "", MAX_NOTE)):
-            if len(message) > width:
-                numbers.setdefault(cell(message, MAX_MESSAGE), []).append(trial.number)
-    lines = []
-    for message, of in list(numbers.items())[:MAX_MESSAGES]:
-        more = f" and {len(of) - 1} more" if len(of) > 1 else ""
-        lines.append(f"Trial {of[0]}{more}: {message}")
-    return lines
-
-
 def _params(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={cell(value)}" for name, value in params.items())
 
 
 def _common(trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the parameters that are the same in all trials; empty for a single trial."""
-    if len(trials) < 2:
-        return {}
-    first = trials[0].params
+    first = trials[0].params if len(trials) > 1 else {}
     return {k: v for k, v in first.items() if all(t.params.get(k) == v for t in trials)}
 
 
@@ -247,7 +251,7 @@ def _columns(view: View) -> list[tuple[str, list[str]]]:
             columns.append(("host", [t.host or "" for t in trials]))
     if any(t.error for t in trials):
         columns.append(("error", [cell(t.summary, MAX_ERROR) for t in trials]))
-    if any(t.note for t in trials):
+    if any(t.note for t in trials) and not view.has_shared_note:
         columns.append(("note", [cell(t.note or "", MAX_NOTE) for t in trials]))
     return columns
 
@@ -289,9 +293,8 @@ def _seconds(seconds: float) -> str:
 def _number_of(trial: Trial, name: str) -> str:
     """Return a returned or reported number; empty if the trial has none with this name."""
     value = trial.outputs.get(name, trial.metrics.get(name))
-    if isinstance(value, float):
-        return _number(value)
-    return str(value) if isinstance(value, int) else ""
+    text = str(value) if isinstance(value, int) else ""
+    return _number(value) if isinstance(value, float) else text
 
 
 def _number(value: float) -> str:

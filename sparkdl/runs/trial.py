@@ -1,6 +1,7 @@
 """Runs on the driver. A trial, live or loaded from its run directory."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -164,8 +165,11 @@ class Trial:
 
     @property
     def summary(self) -> str:
-        """The first line of the error; empty if there is no error."""
-        return self.error.split("\n")[0] if self.error else ""
+        """The first line of the error, or the first two of a layer of Keras; empty without one."""
+        error, where = self.error or "", r"(.*Exception encountered when calling \S+\.)\n\s*"
+        # In bold letters, Keras tells what is wrong.
+        of_layer = re.match(where + r"(?:\x1b\[1m)?([^\n\x1b]*)", error)
+        return " ".join(of_layer.groups()) if of_layer else error.split("\n")[0]
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -185,9 +189,7 @@ class Trial:
         from sparkdl.runs.attempts import merge_attempts
 
         paths = TrialPaths(self.path)
-        superseded = sorted(
-            int(name) for name in storage.list_names(paths.attempts) if name.isdigit()
-        )
+        superseded = sorted(map(int, filter(str.isdigit, storage.list_names(paths.attempts))))
         folders = [paths.superseded(number) for number in superseded]
         attempts = [read_lines(TrialPaths(folder).metrics) for folder in (*folders, self.path)]
         return [(row["step"], row["metrics"]) for row in merge_attempts(attempts)]

@@ -73,7 +73,7 @@ def model_url(
 def _models(trial: str, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and the URL of each model among the outputs of a trial."""
     for name, value in outputs.items():
-        if _is_path(value) and is_model(url := storage.join(trial, value)):
+        if is_path(value) and is_model(url := storage.join(trial, value)):
             yield name, url
 
 
@@ -100,10 +100,10 @@ def artifact_url(trial: str, outputs: Mapping[str, Any], name: str) -> str:
 
 
 def _is_file(trial: str, output: Any) -> bool:
-    return _is_path(output) and storage.exists(storage.join(trial, output))
+    return is_path(output) and storage.exists(storage.join(trial, output))
 
 
-def _is_path(output: Any) -> TypeGuard[str]:
+def is_path(output: Any) -> TypeGuard[str]:
     """Return True if an output may be a path below the trial's folder.
 
     Disks and stores refuse longer names.

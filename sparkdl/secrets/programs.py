@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from sparkdl.errors import named_type
 from sparkdl.secrets.masks import is_secret, mask_text
 
 # A function that holds a model may hold a million objects; credentials are not that deep.
@@ -127,7 +128,7 @@ def _held_by(thing: Any, phrase: str) -> _Held:
         yield from _with_phrases(named, f"a key in {phrase}")
         yield from (("", value, phrase) for key, value in thing.items() if key not in named)
     elif isinstance(thing, tuple) and hasattr(thing, "_asdict"):
-        yield from _with_phrases(thing._asdict(), f"a field of a {type(thing).__name__}")
+        yield from _with_phrases(thing._asdict(), f"a field of {named_type(thing)}")
     elif isinstance(thing, list | tuple | set | frozenset):
         yield from (("", value, phrase) for value in thing)
     elif not isinstance(thing, ModuleType):

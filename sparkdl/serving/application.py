@@ -14,6 +14,7 @@ from sparkdl.serving.calls import Call, Catalog, Observer, Work, call_of, tell
 from sparkdl.serving.deadlines import header_s, within
 from sparkdl.serving.inference_routes import InferenceRoutes
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
+from sparkdl.serving.mlflow_routes import INVOCATIONS, PING, MlflowRoutes
 from sparkdl.serving.places import Places
 from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError, invalid, not_found
@@ -27,7 +28,7 @@ METRICS_PATHS = ("/monitoring/prometheus/metrics", "/metrics")
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 # A scheduler of containers asks for these without a token. They tell nothing of the models.
-PROBES = ("/v2/health/live", "/v2/health/ready")
+PROBES = ("/v2/health/live", "/v2/health/ready", PING)
 # Larger bodies are read in a thread, as others must not wait for them.
 SMALL_BYTES = 1 << 16
 # Answers with more numbers are written in a thread.
@@ -66,6 +67,7 @@ class Application:
         self._max_body_bytes = max_body_bytes
         self._tensorflow = TensorFlowRoutes(catalog)
         self._inference = InferenceRoutes(catalog)
+        self._mlflow = MlflowRoutes(catalog)
         self._timeout_s = timeout_s
         self._places = Places()
         self._is_draining = threading.Event()
@@ -87,7 +89,8 @@ class Application:
             self._check_access(head)
             call.end_within(self._timeout_s)
             call.end_within(header_s(head.headers))
-            request = replace(head, body=await read())
+            # Anyone may ask the probes: what is sent with them is not kept.
+            request = replace(head, body=b"" if head.path in PROBES else await read())
             if self._is_quick(request):
                 answer = self._read(request, call)
             else:
@@ -129,11 +132,16 @@ class Application:
         if path in METRICS_PATHS and self._metrics and request.method in ("GET", "HEAD"):
             data, kind = self._metrics()
             return Answer(data, content_type=kind)
-        if path.lower().startswith("/v1/"):
+        answer: Answer | Work
+        if path in PROBES[1:] and self._is_draining.is_set():
+            return error_answer("the server is being stopped", 503)
+        if path == PING and request.method in ("GET", "HEAD"):
+            return self._mlflow.ping()
+        if path == INVOCATIONS and request.method == "POST":
+            answer = self._mlflow.read(request, self._body(request), call)
+        elif path.lower().startswith("/v1/"):
             answer = self._tensorflow.read(request, self._body(request), call)
         elif path == "/v2" or path.startswith("/v2/"):
-            if path == PROBES[1] and self._is_draining.is_set():
-                return error_answer("the server is being stopped", 503)
             # Anyone may ask the probes, which have no body.
             body = b"" if path in PROBES else self._body(request)
             answer = self._inference.read(request, body, call)

@@ -11,6 +11,9 @@ from sparkdl.serving.json_tensors import Array, check_shape
 from sparkdl.serving.request_error import RequestError, invalid
 from sparkdl.serving.signatures import Signature, TensorInfo
 
+# Memory of a text beside its characters, in the arrays of NumPy and of TensorFlow.
+TEXT_BYTES = 40
+
 
 def read_tensors(
     tensors: Mapping[str, Any], signature: Signature, max_bytes: int
@@ -46,7 +49,7 @@ def _array(tensor: Any, info: TensorInfo, max_bytes: int) -> Array:
     if tensor.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
         raise invalid(f"input {info.name!r} has no complete shape")
     # A message may have one value for a tensor of any size.
-    if math.prod(max(size, 1) for size in sizes) * max(dtype.size, 1) > max_bytes:
+    if _num_bytes(tensor, dtype, math.prod(max(size, 1) for size in sizes)) > max_bytes:
         raise invalid(f"input {info.name!r} has shape {sizes[:20]}; {max_bytes} bytes are allowed")
     try:
         array = tf.make_ndarray(tensor)
@@ -56,6 +59,15 @@ def _array(tensor: Any, info: TensorInfo, max_bytes: int) -> Array:
         array = array.astype("float32")
     check_shape(array, info)
     return array
+
+
+def _num_bytes(tensor: Any, dtype: Any, num_values: int) -> int:
+    """Return the size of a tensor in memory, where its last value stands for those not sent."""
+    if dtype.name != "string":
+        return num_values * max(int(dtype.size), 1)
+    texts = tensor.string_val
+    repeated = TEXT_BYTES + (len(texts[-1]) if texts else 0)
+    return num_values + max(0, num_values - len(texts)) * repeated
 
 
 def output_names(names: list[str], signature: Signature) -> list[str]:

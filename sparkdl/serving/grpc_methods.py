@@ -88,9 +88,11 @@ class GrpcMethods:
         context.send_initial_metadata((("x-request-id", call.id),))
         error = None
         try:
-            if self._token is not None and not is_probe:
-                check_token(str(metadata.get("authorization", "")), self._token)
-            return method(_parse(request_class, self._slow.read(messages, context)), call)
+            if self._may_send(metadata, is_probe):
+                request = _parse(request_class, self._slow.read(messages, context))
+            else:
+                request = request_class()
+            return method(request, call)
         except RequestError as exc:
             error = exc
         except grpc.RpcError:
@@ -104,6 +106,21 @@ class GrpcMethods:
                 call.note_status(error.status if error else 200)
                 tell(self._observers, call)
         context.abort(grpc.StatusCode[error.code], str(error)[:MAX_MESSAGE])
+
+    def _may_send(self, metadata: Mapping[str, Any], is_probe: bool) -> bool:
+        """Return False for a client without the token whose message is not read: of a probe.
+
+        Raises:
+            RequestError: if the client may not ask at all.
+        """
+        try:
+            if self._token is not None:
+                check_token(str(metadata.get("authorization", "")), self._token)
+        except RequestError:
+            if not is_probe:
+                raise
+            return False
+        return True
 
 
 def _parse(request_class: Any, data: bytes) -> Any:

@@ -9,6 +9,7 @@ import grpc
 from sparkdl.errors import ConfigError
 from sparkdl.serving.places import MAX_OPEN
 from sparkdl.serving.request_threads import RequestThreads
+from sparkdl.serving.sockets import address_of
 
 # A request holds a thread while it waits for its model.
 THREADS = MAX_OPEN
@@ -24,6 +25,7 @@ class GrpcServer:
         host: the address on which the server listens.
         port: the port; 0 takes a free one.
         max_bytes: the size of the largest request.
+        is_shared: other processes of the same user listen on the port, too.
 
     Attributes:
         address: the address for clients, such as `127.0.0.1:8500`.
@@ -32,7 +34,7 @@ class GrpcServer:
         ConfigError: if the address cannot be used.
     """
 
-    def __init__(self, host: str, port: int, max_bytes: int) -> None:
+    def __init__(self, host: str, port: int, max_bytes: int, *, is_shared: bool = False) -> None:
         self._pool = RequestThreads(THREADS, "sparkdl-serving-grpc")
         self._server: Any = grpc.server(
             self._pool,
@@ -44,20 +46,19 @@ class GrpcServer:
                 ("grpc.max_connection_idle_ms", IDLE_S * 1000),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
                 # Two servers must not share a port without knowing it.
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(is_shared)),
             ],
         )
-        name = f"[{host}]" if ":" in host else host
         try:
             if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
                 raise RuntimeError("a port is a number from 0 to 65535")
-            bound_port = self._server.add_insecure_port(f"{name}:{port}")
+            bound_port = self._server.add_insecure_port(address_of(host, port))
         except RuntimeError as exc:
             raise ConfigError(
                 f"host is {host!r} and grpc_port is {port!r}, which cannot be used: {exc}. Pass "
                 "another port, or 0 for a free one."
             ) from None
-        self.address = f"{name}:{bound_port}"
+        self.address = address_of(host, bound_port)
 
     def start(self, handlers: Sequence[Any]) -> None:
         """Answer requests from now on."""

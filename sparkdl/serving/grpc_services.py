@@ -136,7 +136,10 @@ class GrpcServices:
         call.method = method
         servable = self._catalog.find(*_model_spec(request))
         call.note_version(servable)
-        return servable, signature_of(servable.signatures, request.model_spec.signature_name)
+        # TensorFlow Serving's codes; below /v1, both have the same status.
+        code = "FAILED_PRECONDITION" if method == "predict" else "INVALID_ARGUMENT"
+        name = request.model_spec.signature_name
+        return servable, signature_of(servable.signatures, name, code)
 
     def _metadata(self, request: Any, call: Call) -> Any:
         from google.protobuf.json_format import ParseDict

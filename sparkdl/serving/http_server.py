@@ -5,7 +5,6 @@ a request that waits for a batch holds a thread. Everything that takes time runs
 """
 
 import asyncio
-import contextlib
 import select
 import socket
 import threading
@@ -15,20 +14,17 @@ from concurrent.futures import Executor
 import uvicorn
 import uvloop
 
-from sparkdl.errors import ConfigError
 from sparkdl.serving.asgi import Asgi
 from sparkdl.serving.http_connection import HttpConnection
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody
 from sparkdl.serving.places import MAX_OPEN
 from sparkdl.serving.request_threads import RequestThreads
+from sparkdl.serving.sockets import BACKLOG, IDLE_S
 
 # Threads in which requests that are large, or have to wait, are read and answered.
 THREADS = 64
 MAX_CONNECTIONS = MAX_OPEN
 MAX_HEADER_BYTES = 1 << 16
-BACKLOG = 1024
-# Seconds after which a connection is closed that has no request, or whose client reads nothing.
-IDLE_S = 120
 # Seconds for which connections without a request are kept while the server is being stopped,
 # counted from the last answer.
 LAST_REQUEST_S = 0.2
@@ -179,31 +175,3 @@ def _config(application: Asgi) -> uvicorn.Config:
         timeout_keep_alive=IDLE_S,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; connections wait until a server takes them.
-
-    Raises:
-        ConfigError: if the address cannot be used.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            if not isinstance(port, int) or not 0 <= port <= 65535:
-                raise OverflowError("a port is a number from 0 to 65535")
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if hasattr(socket, "TCP_USER_TIMEOUT"):
-                # Connections inherit it: Linux ends those whose clients read nothing.
-                bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, IDLE_S * 1000)
-            bound.bind(address)
-            # Two sockets may be bound to one port until one of them listens.
-            bound.listen(BACKLOG)
-        except (OSError, OverflowError, TypeError, UnicodeError) as exc:
-            raise ConfigError(
-                f"host is {host!r} and port is {port!r}, which cannot be used: {exc}. Pass another "
-                "port, or 0 for a free one."
-            ) from exc
-        stack.pop_all()
-        return bound

@@ -23,10 +23,12 @@ from sparkdl.serving.signatures import TensorInfo
 Array = Any  # np.ndarray; strings are objects of type bytes.
 
 MAX_RANK = 32
-# The widest exact whole number of each dtype of floating-point numbers.
-_EXACT = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24, "float64": 1 << 53}
 _NUMPY = {"string": "object", "bfloat16": "float32"}
-_LARGEST = {name: float(np.finfo(_NUMPY.get(name, name)).max) for name in _EXACT}
+# The largest number of each dtype of floating-point numbers.
+_LARGEST = {
+    name: float(np.finfo(_NUMPY.get(name, name)).max)
+    for name in ("float16", "bfloat16", "float32", "float64")
+}
 _WHOLE = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
@@ -107,7 +109,7 @@ def from_json(value: Any, info: TensorInfo) -> Array:
         >>> from_json([[1, 2.5]], TensorInfo("x", "float32", (None, 2)))
         array([[1. , 2.5]], dtype=float32)
     """
-    if info.dtype not in _EXACT and info.dtype not in _WHOLE | {"bool", "string"}:
+    if info.dtype not in _LARGEST and info.dtype not in _WHOLE | {"bool", "string"}:
         raise RequestError(
             "UNIMPLEMENTED", f"Conversion of JSON Value: {_short(value)} to type: {info.dtype}"
         )
@@ -134,7 +136,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 def _at_once(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
     """Return the array of plain numbers; None if each element has to be looked at."""
-    kinds = "iuf" if dtype in _EXACT else "iu" if dtype in _WHOLE else ""
+    kinds = "iuf" if dtype in _LARGEST else "iu" if dtype in _WHOLE else ""
     if not kinds or (flat := _numbers(value, shape)) is None:
         return None
     try:
@@ -147,17 +149,15 @@ def _at_once(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
         bounds = np.iinfo(dtype)
         # Before 2.0, NumPy compares its uint64 with the limits of int64 as floats.
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
-        is_exact = bounds.min <= low and high <= bounds.max
-    elif array.dtype.kind == "f":
-        sizes = np.abs(array)
-        if np.any(sizes >= _EXACT[dtype]) and int in set(map(type, flat)):
-            return None  # NumPy has rounded the integers among the numbers.
-        is_exact = not array.size or bool(sizes.max() <= _LARGEST[dtype])
-        if not is_exact:  # NaN is a number of each dtype.
-            is_exact = bool((sizes[~np.isnan(array)] <= _LARGEST[dtype]).all())
+        fits = bounds.min <= low and high <= bounds.max
     else:
-        is_exact = not array.size or max(-int(array.min()), int(array.max())) < _EXACT[dtype]
-    return array.astype(_NUMPY.get(dtype, dtype)) if is_exact else None
+        # A whole number is rounded like any other number, as by TensorFlow Serving since 2.5.
+        array = array.astype(np.float64, copy=False)
+        sizes = np.abs(array)
+        fits = not array.size or bool(sizes.max() <= _LARGEST[dtype])
+        if not fits:  # NaN is a number of each dtype.
+            fits = bool((sizes[~np.isnan(array)] <= _LARGEST[dtype]).all())
+    return array.astype(_NUMPY.get(dtype, dtype)) if fits else None
 
 
 def _numbers(value: Any, shape: tuple[int, ...]) -> list[Any] | None:
@@ -207,14 +207,13 @@ def _element(value: Any, info: TensorInfo) -> Any:
         bounds = np.iinfo(dtype)
         if bounds.min <= value <= bounds.max:
             return value
-    if dtype in _EXACT and is_number:
-        if isinstance(value, int):
-            if abs(value) < _EXACT[dtype]:
-                return value
-        elif isinstance(value, _Infinity) or not abs(value) > _LARGEST[dtype]:
-            return value
+    if dtype in _LARGEST and is_number:
+        with contextlib.suppress(OverflowError):  # Of a whole number beyond the doubles.
+            number = float(value)
+            if isinstance(value, _Infinity) or not abs(number) > _LARGEST[dtype]:
+                return number
         shown = "number above the range of doubles" if value in _INFINITE else _short(value)
-        raise invalid(f"Cannot convert JSON value: {shown} to {dtype} without loss of precision.")
+        raise invalid(f"Cannot convert JSON value: {shown} is beyond the range of {dtype}.")
     raise _wrong_type(value, info)
 
 

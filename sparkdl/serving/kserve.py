@@ -42,6 +42,7 @@ def kserve(
     gpus: int = 0,
     image: str | None = None,
     token_secret: str | None = None,
+    workers: int = 1,
     root: str | None = None,
 ) -> str:
     """Return the InferenceService that serves a model on a Kubernetes cluster with KServe, as YAML.
@@ -68,6 +69,8 @@ def kserve(
             `sparkdl-platform[serving]` and the packages that the loader imports.
         token_secret: for a model with a loader, the name of the Kubernetes secret whose key
             `token` is the secret that requests need, of at least 16 characters.
+        workers: for a model with a loader, the number of processes of a server, each with the
+            model in memory; TensorFlow Serving uses all cores with one.
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
 
@@ -86,7 +89,8 @@ def kserve(
     _check_replicas(min_replicas, max_replicas, mode)
     _check_scale(scale_on, mode)
     stable = _find(name, version, root)
-    server = _Server(_resources(cpu, memory, gpus), image, token_secret)
+    _positive(workers, "workers")
+    server = _Server(_resources(cpu, memory, gpus), image, token_secret, workers)
     predictor = {
         "minReplicas": min_replicas,
         "maxReplicas": max_replicas,
@@ -144,11 +148,13 @@ class _Server:
         resources: the requests and limits of its container.
         image: see `kserve`.
         token_secret: see `kserve`.
+        workers: see `kserve`.
     """
 
     resources: dict[str, Any]
     image: str | None
     token_secret: str | None
+    workers: int
 
     def model(self, version: ModelVersion) -> dict[str, Any]:
         """Return the part of a predictor that names the server and the files of a version."""
@@ -161,10 +167,10 @@ class _Server:
         # The servers take the folder above a version.
         if LOADER_FILE in version.details.get("files", {}):
             parts, folder = self._own(version), f"/mnt/models/{version.name}"
-        elif self.image or self.token_secret:
+        elif self.image or self.token_secret or self.workers > 1:
             raise ConfigError(
-                f"image or token_secret is given, but {version} is a SavedModel, which TensorFlow "
-                "Serving takes. Leave them out."
+                f"image, token_secret or workers is given, but {version} is a SavedModel, which "
+                "TensorFlow Serving takes. Leave them out."
             )
         else:
             parts, folder = {"model": {**self._container(), **_TENSORFLOW}}, "/mnt/models"
@@ -182,10 +188,12 @@ class _Server:
                 "secret of Kubernetes with the key 'token')."
             )
         command = ["sparkdl", "serve", f"/mnt/models/{version.name}", "--host", "0.0.0.0"]
+        command += ["--port", "8080", "--token-file", f"{_SECRETS}/token"]
+        command += ["--workers", str(self.workers)] if self.workers > 1 else []
         container = {
             **self._container(),
             "image": self.image,
-            "command": [*command, "--port", "8080", "--token-file", f"{_SECRETS}/token"],
+            "command": command,
             "ports": [{"containerPort": 8080, "protocol": "TCP"}],
             "volumeMounts": [{"name": "token", "mountPath": _SECRETS, "readOnly": True}],
         }

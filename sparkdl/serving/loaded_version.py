@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.errors import named_type
 from sparkdl.files import storage
 from sparkdl.files.model_formats import LOADER_FILE, library_of, load_keras
 from sparkdl.inference.model_file import local_copy
@@ -206,8 +207,8 @@ def _array(output: Any) -> Array:
     if hasattr(output, "to_list"):
         return output.to_list()  # A ragged tensor.
     if not hasattr(output, "numpy"):
-        kind = type(output).__name__
-        raise RequestError("UNIMPLEMENTED", f"an output is a {kind}; expected a dense tensor")
+        kind = named_type(output)
+        raise RequestError("UNIMPLEMENTED", f"an output is {kind}; expected a dense tensor")
     return output.numpy()
 
 

@@ -21,6 +21,8 @@ REMOTE_PAUSE_S = 30.0
 class LogSink(ABC):
     """A place that takes records. One thread calls its methods, one after the other.
 
+    Where several processes of a server answer, each of them has a copy, made by pickle.
+
     Attributes:
         pause_s: seconds between two calls of `write`, which gather records.
         num_left_out: the number of records that the place can never take.
@@ -64,6 +66,10 @@ class JsonLinesSink(LogSink):
         # The hours of a write that failed and that are on the store already.
         self._written: set[str] = set()
         self.pause_s = LOCAL_PAUSE_S if self._appends else REMOTE_PAUSE_S
+
+    def __reduce__(self) -> tuple[type["JsonLinesSink"], tuple[str]]:
+        # The files of a copy are its own.
+        return type(self), (self._url,)
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records, see `LogSink`."""
@@ -123,7 +129,12 @@ class KafkaSink(LogSink):
     pause_s = 0.2
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
+        self._arguments = (url, settings)
         self._sender = Sender(KafkaTopic.of(url), settings)
+
+    def __reduce__(self) -> tuple[type["KafkaSink"], tuple[str, Mapping[str, Any] | None]]:
+        # A copy has a producer of its own.
+        return type(self), self._arguments
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records, see `LogSink`."""

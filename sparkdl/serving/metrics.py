@@ -11,6 +11,7 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from sparkdl.serving.calls import Call
 
@@ -21,10 +22,16 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Metrics:
     """The metrics of one server.
 
+    The workers of a server write their numbers into files of one folder, as prometheus_client does
+    where the environment variable `PROMETHEUS_MULTIPROC_DIR` names it: the sums are those of all
+    workers, also of those that have ended.
+
     Args:
         loaded: returns the name and the number of each loaded version.
         open_requests: returns the number of requests that have come and are not answered.
         dropped: returns the number of requests that the inference log has dropped.
+        folder: the folder of the files of all workers; None for a server of one process.
+        note_all: lets all workers call `note`.
     """
 
     def __init__(
@@ -32,11 +39,19 @@ class Metrics:
         loaded: Callable[[], Sequence[tuple[str, int]]],
         open_requests: Callable[[], int],
         dropped: Callable[[], int],
+        *,
+        folder: str | None = None,
+        note_all: Callable[[], None] | None = None,
     ) -> None:
         self._loaded = loaded
         self._open_requests = open_requests
         self._dropped = dropped
         self._registry = CollectorRegistry()
+        self._page = self._registry
+        if folder is not None:
+            self._page = CollectorRegistry()
+            MultiProcessCollector(self._page, folder)  # type: ignore[no-untyped-call]
+        self._note_all = note_all or self.note
         prefix = "sparkdl_serving"
         self._requests = Counter(
             f"{prefix}_requests",
@@ -66,24 +81,27 @@ class Metrics:
         self._gauges(prefix)
 
     def _gauges(self, prefix: str) -> None:
-        open_requests = Gauge(
+        self._open = Gauge(
             f"{prefix}_open_requests",
             "Requests by HTTP that have come and are not answered.",
             registry=self._registry,
+            multiprocess_mode="livesum",
         )
-        open_requests.set_function(self._open_requests)
-        dropped = Gauge(
+        # Records that a worker dropped are missing also after its end.
+        self._log_dropped = Gauge(
             f"{prefix}_log_dropped",
             "Requests that the inference log has dropped since the start.",
             registry=self._registry,
+            multiprocess_mode="sum",
         )
-        dropped.set_function(self._dropped)
         self._versions = Gauge(
             f"{prefix}_version_loaded",
-            "1 for each loaded version.",
+            "Number of processes that have loaded the version.",
             ["model", "version"],
             registry=self._registry,
+            multiprocess_mode="livesum",
         )
+        self._noted: set[tuple[str, int]] = set()
 
     def observe(self, call: Call) -> None:
         """Count a request."""
@@ -102,9 +120,16 @@ class Metrics:
         if call.batch is not None:
             self._batches.labels(call.model).observe(call.batch)
 
+    def note(self) -> None:
+        """Note the numbers that are those of a moment."""
+        self._open.set(self._open_requests())
+        self._log_dropped.set(self._dropped())
+        loaded = {*self._loaded()}
+        for name, version in self._noted | loaded:
+            self._versions.labels(name, str(version)).set((name, version) in loaded)
+        self._noted |= loaded
+
     def page(self) -> tuple[bytes, str]:
         """Return the metrics and their content type."""
-        self._versions.clear()
-        for name, version in self._loaded():
-            self._versions.labels(name, str(version)).set(1)
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        self._note_all()
+        return generate_latest(self._page), CONTENT_TYPE_LATEST

@@ -8,12 +8,10 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,10 @@ from sparkdl.inference import model_worker
 from sparkdl.inference.array_messages import receive, send
 from sparkdl.inference.loader_model import LoaderModel, ModelFunction, read_loader_model
 from sparkdl.inference.tensor_spec import TensorSpec
+from sparkdl.serving.child_process import start_child
 from sparkdl.serving.json_tensors import Array
 from sparkdl.serving.request_error import RequestError, invalid
+from sparkdl.serving.settings import METRICS_FOLDER
 from sparkdl.serving.signatures import Signature, TensorInfo
 
 _END_S = 2.0
@@ -66,22 +66,12 @@ class _Worker:
     """
 
     def __init__(self, folder: Path) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # The modules that this process finds, and none of the working folder.
-            start = (
-                f"import sys; sys.path[:] = {[*filter(None, sys.path)]!r}; "
-                f"from {model_worker.__name__} import main; "
-                f"main({str(folder)!r}, {theirs.fileno()})"
-            )
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", start],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        # The metrics of a worker are not those of a model.
+        environment = {k: v for k, v in os.environ.items() if k != METRICS_FOLDER}
+        self.process, self._connection = start_child(
+            model_worker.main, str(folder), environment=environment
+        )
         self._has_computed = False
-        self._connection = Connection(ours.detach())
         self._life = os.pidfd_open(self.process.pid)
         try:
             self._receive()  # The model is loaded.

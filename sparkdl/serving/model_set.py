@@ -5,14 +5,15 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkdl.errors import ConfigError, ModelDamagedError, ModelNotFoundError
 from sparkdl.files.polling import poll_s
 from sparkdl.serving.loaded_version import LoadedVersion
 from sparkdl.serving.request_error import RequestError, not_found
-from sparkdl.serving.served_model import ServedModel, servable_not_found
+from sparkdl.serving.served_model import ServedModel, Shown
+from sparkdl.serving.version_view import servable_not_found
 
 LOCAL_POLL_S = 1.0
 REMOTE_POLL_S = 5.0
@@ -28,10 +29,15 @@ class ModelSet:
         memory_limit_bytes: load a model at its first request, and unload the models that were not
             asked for the longest while the files of the loaded models are larger than this; None
             loads all models at the start and keeps them.
+        use_times: returns the time of the last request of each model in other processes, on the
+            clock `time.monotonic`.
     """
 
     def __init__(
-        self, models: Sequence[ServedModel], memory_limit_bytes: int | None = None
+        self,
+        models: Sequence[ServedModel],
+        memory_limit_bytes: int | None = None,
+        use_times: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._models = {model.name: model for model in models}
         if len(self._models) < len(models):
@@ -39,6 +45,7 @@ class ModelSet:
             raise ConfigError(f"the models are called {names}; expected names that differ.")
         self._limit = memory_limit_bytes
         self._use_times: dict[str, float] = {}
+        self._other_use_times = use_times
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._is_closed = threading.Event()
@@ -140,18 +147,43 @@ class ModelSet:
             with contextlib.suppress(RequestError):
                 return model.find(version, label)
         with self._lock:
-            if not model.is_ready:
-                model.poll()
-                self._make_room(model)
-            if not model.is_ready:
-                raise RequestError("UNAVAILABLE", f"the model {model.name} cannot be loaded now")
+            self._load_now(model)
             return model.find(version, label)
+
+    def load(self, name: str) -> None:
+        """Load a model unless it is loaded, and unload others for which there is no memory.
+
+        Raises:
+            RequestError: if the model cannot be loaded.
+        """
+        with self._lock:
+            self._load_now(self._models[name])
+
+    def _load_now(self, model: ServedModel) -> None:
+        if not model.is_ready:
+            model.poll()
+            self._make_room(model)
+        if not model.is_ready:
+            raise RequestError("UNAVAILABLE", f"the model {model.name} cannot be loaded now")
 
     def _make_room(self, wanted: ServedModel) -> None:
         others = [m for m in self._models.values() if m.is_ready and m is not wanted]
-        others.sort(key=lambda model: self._use_times.get(model.name, 0.0))
+        times = {**self._use_times, **self._other_use_times()}
+        others.sort(key=lambda model: times.get(model.name, 0.0))
         while others and sum(m.num_bytes for m in [*others, wanted]) > (self._limit or 0):
             others.pop(0).unload()
+
+    def shown(self) -> list[Shown]:
+        """Return the versions of all models, for another process."""
+        return [model.shown() for model in self._models.values()]
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keep the versions of all models as they are during a block."""
+        with contextlib.ExitStack() as stack:
+            for model in self._models.values():
+                stack.enter_context(model.unchanged())
+            yield
 
     # ---- versions
 

@@ -18,8 +18,10 @@ STATUS = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
-    # Beside TensorFlow's codes: a request that is larger or slower than the server allows.
+    # Beside TensorFlow's codes: a request that is larger or slower than the server allows, or of
+    # another type.
     "TOO_LARGE": 413,
+    "UNSUPPORTED_TYPE": 415,
     "TOO_SLOW": 408,
 }
 
@@ -39,6 +41,9 @@ class RequestError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> "tuple[type[RequestError], tuple[str, str]]":
+        return type(self), (self.code, str(self))
 
     @property
     def status(self) -> int:

@@ -1,19 +1,19 @@
 """Runs on the driver. A model that is served: its versions are loaded, swapped and unloaded."""
 
+import contextlib
 import gc
 import logging
-import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.files.polling import Outages, pause_s
-from sparkdl.serving.choice import Choice, pick
+from sparkdl.serving.choice import Choice
 from sparkdl.serving.loaded_version import LoadedVersion
-from sparkdl.serving.request_error import RequestError, invalid, not_found
 from sparkdl.serving.version_source import Listing, VersionSource
+from sparkdl.serving.version_view import VersionView
 
 # Loads a version: takes its URL, the name of the model and the number.
 Loader = Callable[[str, str, int], LoadedVersion]
@@ -26,16 +26,6 @@ MAX_UNLOADED = 10
 _logger = logging.getLogger("sparkdl.serving")
 
 
-@dataclass(frozen=True)
-class _View:
-    """Everything that a request needs, which is replaced as a whole."""
-
-    loaded: Mapping[int, LoadedVersion] = field(default_factory=dict)
-    main: int | None = None
-    shares: Mapping[int, float] = field(default_factory=dict)
-    labels: Mapping[str, int] = field(default_factory=dict)
-
-
 @dataclass
 class _Failure:
     """A version that could not be loaded."""
@@ -45,10 +35,27 @@ class _Failure:
     next_try: float
 
 
-def servable_not_found(name: str, version: int | None) -> RequestError:
-    """Return the error of a request for a version that is not loaded."""
-    text = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-    return not_found(f"Servable not found for request: {text}")
+@dataclass(frozen=True)
+class Shown:
+    """The versions of a model that take requests, as another process is told of them.
+
+    Attributes:
+        name: the name of the model.
+        urls: path or URL of each version, by number.
+        main: see `VersionView`.
+        shares: see `VersionView`.
+        labels: see `VersionView`.
+        states: the state and the message of each version, also of those that take no requests.
+        failures: the reasons why versions could not be loaded.
+    """
+
+    name: str
+    urls: Mapping[int, str]
+    main: int | None
+    shares: Mapping[int, float]
+    labels: Mapping[str, int]
+    states: Mapping[int, tuple[str, str]]
+    failures: Mapping[int, str]
 
 
 class ServedModel:
@@ -59,6 +66,7 @@ class ServedModel:
         choice: the versions that the user wants to serve.
         loader: loads a version.
         warm_up: the numbers of rows on which a new version is called before it takes requests.
+        on_change: called with this model after each look at its versions.
     """
 
     def __init__(
@@ -67,13 +75,16 @@ class ServedModel:
         choice: Choice,
         loader: Loader,
         warm_up: tuple[int, ...] = (1,),
+        on_change: "Callable[[ServedModel], None]" = lambda _: None,
     ) -> None:
         self.name = source.name
         self.source = source
         self._choice = choice
         self._loader = loader
         self._sizes = warm_up
-        self._view = _View()
+        self._on_change = on_change
+        self._view = VersionView(source.name)
+        self._urls: dict[int, str] = {}
         self._lock = threading.Lock()
         self._outages = Outages(f"look for versions of the model {source.name}")
         self._failures: dict[int, _Failure] = {}
@@ -83,7 +94,7 @@ class ServedModel:
     @property
     def num_bytes(self) -> int:
         """The size of the files of the loaded versions, in bytes."""
-        return sum(version.num_bytes for version in self._view.loaded.values())
+        return self._view.num_bytes
 
     @property
     def versions(self) -> list[int]:
@@ -103,17 +114,8 @@ class ServedModel:
         Raises:
             RequestError: if it is not loaded.
         """
-        view = self._view
-        if label is not None:
-            if label not in view.labels:
-                raise invalid(f"Unrecognized servable version label: {label}")
-            version = view.labels[label]
-        if version is None and view.main is not None:
-            chance = random.uniform(0, 100) if view.shares else 0.0
-            version = pick(view.main, view.shares, [*view.loaded], chance)
-        if version is None or version not in view.loaded:
-            raise servable_not_found(self.name, version)
-        return view.loaded[version]
+        found: LoadedVersion = self._view.find(version, label)
+        return found
 
     def status(self, version: int | None = None, label: str | None = None) -> list[dict[str, Any]]:
         """Return the state of each version, newest first.
@@ -121,21 +123,26 @@ class ServedModel:
         Raises:
             RequestError: if there is no such version.
         """
-        if label is not None:
-            version = self.find(label=label).version
-        states = dict(self._states)
-        if version is not None:
-            if version not in states:
-                raise not_found(f"Could not find version {version} of model {self.name}")
-            states = {version: states[version]}
-        return [
-            {
-                "version": str(number),
-                "state": state,
-                "status": {"error_code": "UNKNOWN" if message else "OK", "error_message": message},
-            }
-            for number, (state, message) in sorted(states.items(), reverse=True)
-        ]
+        return self._view.status(self._states, version, label)
+
+    def shown(self) -> Shown:
+        """Return the versions that take requests, for another process."""
+        view = self._view
+        return Shown(
+            self.name,
+            {number: self._urls[number] for number in view.loaded},
+            view.main,
+            view.shares,
+            view.labels,
+            dict(self._states),
+            self.failures(),
+        )
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keep the versions as they are during a block."""
+        with self._lock:
+            yield
 
     # ---- versions
 
@@ -170,8 +177,9 @@ class ServedModel:
             self._load(number, listing, loaded)
         used = {main, *shares, *labels.values()}
         versions = {number: version for number, version in loaded.items() if number in used}
-        self._view = _View(versions, main, shares, labels)
+        self._view = VersionView(self.name, versions, main, shares, labels)
         self._unload([number for number in loaded if number not in versions], listing)
+        self._on_change(self)
         del loaded, versions
 
     def _new_main(
@@ -211,6 +219,7 @@ class ServedModel:
             return False
         self._failures.pop(number, None)
         loaded[number] = version
+        self._urls[number] = listing.urls[number]
         self._states[number] = ("AVAILABLE", "")
         _logger.info("version %d of the model %s takes requests", number, self.name)
         return True
@@ -247,6 +256,7 @@ class ServedModel:
             # A request that uses the version still holds it.
             self._states[number] = ("END", "")
             self._is_warm.pop(number, None)
+            self._urls.pop(number, None)
             _logger.info("version %d of the model %s takes no more requests", number, self.name)
         unloaded = [n for n in sorted(self._states) if n not in self._view.loaded]
         for number in unloaded[:-MAX_UNLOADED]:
@@ -258,8 +268,9 @@ class ServedModel:
         """Unload all versions; the next `poll` loads them again."""
         with self._lock:
             numbers = list(self._view.loaded)
-            self._view = _View(labels=self._view.labels)
+            self._view = VersionView(self.name, labels=self._view.labels)
             self._unload(numbers, Listing({}))
+            self._on_change(self)
         # Models refer to themselves.
         gc.collect()
 

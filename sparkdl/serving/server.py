@@ -1,30 +1,24 @@
 """Runs on the driver. A model server that was started, as the user sees it."""
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from sparkdl.serving.model_set import ModelSet
-
-if TYPE_CHECKING:
-    from sparkdl.serving.grpc_server import GrpcServer
-    from sparkdl.serving.http_server import HttpServer
+from sparkdl.serving.sockets import address_of
 
 
 class Server:
-    """A model server in threads of this process, until `stop` or the end of the process.
+    """A model server in threads of this process or in its workers, until `stop`.
 
-    `serving.start` returns it. As a context manager, it stops the server at its end.
+    `serving.start` returns it. As a context manager, it stops the server at its end. The end of
+    this process ends it, too.
 
     Args:
-        http: the HTTP server.
-        models: the models.
+        address: the host and the port of HTTP.
+        models: the names of the models.
         token: the secret that requests need; None if they need none.
-        grpc: the gRPC server; None if there is none.
-        on_drain: called when the server begins to stop.
-        on_stop: called when the last request was answered.
+        grpc_address: see below.
+        stop: answers what has come and ends the server; takes seconds, see `stop`.
 
     Attributes:
         url: the address, such as `http://127.0.0.1:8501`.
@@ -35,30 +29,25 @@ class Server:
 
     def __init__(
         self,
-        http: "HttpServer",
-        models: ModelSet,
+        address: tuple[str, int],
+        models: Sequence[str],
         *,
         token: str | None,
-        grpc: "GrpcServer | None" = None,
-        on_drain: Callable[[], None],
-        on_stop: Callable[[], None],
+        grpc_address: str | None,
+        stop: Callable[[float], None],
     ) -> None:
-        self._http = http
         self._models = models
-        self._on_drain = on_drain
-        self._on_stop = on_stop
+        self._stop = stop
         self._lock = threading.Lock()
         self._is_stopped = threading.Event()
-        host, port = http.address
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.url = f"http://{address_of(*address)}"
         self.token = token
-        self._grpc = grpc
-        self.grpc_address = grpc.address if grpc else None
+        self.grpc_address = grpc_address
 
     @property
     def models(self) -> list[str]:
         """The names of the models."""
-        return self._models.names
+        return [*self._models]
 
     def wait(self) -> None:
         """Wait until another thread calls `stop`."""
@@ -71,21 +60,9 @@ class Server:
             timeout_s: seconds after which requests that were not answered are given up.
         """
         with self._lock:
-            if self._is_stopped.is_set():
-                return
-            self._on_drain()
-            self._models.stop()
-            deadline = time.monotonic() + timeout_s
-            # Both APIs have the whole time.
-            grpc_end = self._grpc.drain(timeout_s) if self._grpc else None
-            self._http.drain(timeout_s)
-            if self._grpc and grpc_end:
-                grpc_end.wait()
-                self._grpc.close()
-            self._http.close()
-            self._on_stop()
-            self._models.close(max(0.0, deadline - time.monotonic()))
-            self._is_stopped.set()
+            if not self._is_stopped.is_set():
+                self._stop(timeout_s)
+                self._is_stopped.set()
 
     def __enter__(self) -> "Server":
         return self

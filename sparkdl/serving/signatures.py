@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkdl.files.model_formats import SAVED_MODEL
 from sparkdl.models.saved_model import saved_model_class
-from sparkdl.serving.request_error import invalid
+from sparkdl.serving.request_error import RequestError
 
 # The signature of a request that names none.
 DEFAULT = "serving_default"
@@ -181,13 +181,20 @@ def _separate(
     return frozenset()
 
 
-def signature_of(signatures: Mapping[str, Signature], name: str) -> Signature:
+def signature_of(
+    signatures: Mapping[str, Signature], name: str, code: str = "INVALID_ARGUMENT"
+) -> Signature:
     """Return the signature that a request names.
+
+    Args:
+        signatures: the signatures of the model.
+        name: the name; an empty one stands for the default.
+        code: the code of the error.
 
     Raises:
         RequestError: if there is no such signature.
     """
     name = name or DEFAULT
     if name not in signatures or name.startswith("__"):
-        raise invalid(f'Serving signature name: "{name}" not found in signature def')
+        raise RequestError(code, f'Serving signature name: "{name}" not found in signature def')
     return signatures[name]

@@ -1,12 +1,11 @@
 """Runs on the driver. Start a model server: check the arguments, load the models, listen."""
 
-import contextlib
-import functools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import socket
+from collections.abc import Mapping
+from typing import Any
 
 from sparkdl.errors import ConfigError, ModelNotFoundError
 from sparkdl.files import storage
@@ -14,19 +13,14 @@ from sparkdl.files.model_formats import LOADER_FILE
 from sparkdl.host.loopback import is_loopback
 from sparkdl.host.optional_packages import require
 from sparkdl.host.supported_versions import check_versions
-from sparkdl.host.tensorflow_noise import without_noise
-from sparkdl.serving.batching import Batching, batching_of
+from sparkdl.options import check_count
+from sparkdl.serving.batching import batching_of
 from sparkdl.serving.choice import Choice
-from sparkdl.serving.inference_log import InferenceLog, check_log, log_of
-from sparkdl.serving.loaded_version import load
-from sparkdl.serving.model_set import ModelSet
-from sparkdl.serving.served_model import ServedModel
+from sparkdl.serving.inference_log import check_log
+from sparkdl.serving.processes import Place, start_alone, start_workers
 from sparkdl.serving.server import Server
+from sparkdl.serving.settings import Settings
 from sparkdl.serving.version_source import Listing, VersionSource, source_of
-
-if TYPE_CHECKING:
-    from sparkdl.serving.grpc_server import GrpcServer
-    from sparkdl.serving.http_server import HttpServer
 
 MIN_TOKEN = 16
 # Threads and loops of events cannot wait for longer on all hosts.
@@ -50,9 +44,10 @@ def start(
     max_body_mb: float = 64,
     timeout_s: float | None = None,
     memory_limit_mb: float | None = None,
+    workers: int = 1,
     root: str | None = None,
 ) -> Server:
-    """Serve models over HTTP, in threads of this process.
+    """Serve models over HTTP, in threads of this process or in several processes.
 
     The server speaks TensorFlow Serving's REST API and the Open Inference Protocol v2, and with
     `grpc_port=` TensorFlow Serving's gRPC API. New versions of a model are noticed, loaded and
@@ -85,6 +80,8 @@ def start(
         memory_limit_mb: load each model at its first request, and unload those that were not asked
             for the longest while the files of all loaded models have more megabytes; None loads
             all models at the start.
+        workers: number of processes that answer on the same port, each with the models in memory.
+            With 1, this process answers. A worker that ends is started again.
         root: the folder that holds the runs and the models; by default the one that the verbs of
             `experiment` use.
 
@@ -95,6 +92,7 @@ def start(
         ConfigError: if an argument is wrong, or packages are missing or too old.
         ModelNotFoundError: if there is no such model or version.
         ModelDamagedError: if no version of a model can be loaded.
+        SparkDLError: if a worker ends while it starts.
 
     Example:
         >>> from sparkdl import serving
@@ -103,7 +101,6 @@ def start(
         sparkdl.errors.ModelNotFoundError: there is no model 'digits' in ...
     """
     _check_packages(grpc_port is not None)
-    options = batching_of(batching)
     models = [*name_or_path] if isinstance(name_or_path, list | tuple) else [name_or_path]
     choice = Choice(version=version, alias=alias, weights=dict(_mapping(weights)))
     if not models:
@@ -112,32 +109,27 @@ def start(
         raise ConfigError(
             f"version, alias or weights is given for {len(models)} models; expected one model."
         )
-    secret = _token(host, token)
     check_log(log)
-    max_bytes = _bytes(max_body_mb, "max_body_mb") or 0
     _check_timeout(timeout_s)
+    _check_workers(workers)
+    settings = Settings(
+        batching=batching_of(batching),
+        log=log,
+        token=_token(host, token),
+        max_bytes=_bytes(max_body_mb, "max_body_mb") or 0,
+        timeout_s=timeout_s,
+    )
     memory_bytes = _bytes(memory_limit_mb, "memory_limit_mb")
     sources = [source_of(model, root) for model in models]
     for source in sources:
         listing = source.look()
         _check_exists(source, listing, choice)
         _check_framework(listing)
-    # Everything that was started ends if a later step fails.
-    with contextlib.ExitStack() as stack:
-        http, grpc = _listen(host, port, grpc_port, max_bytes, stack)
-        # The connections of gRPC carry several requests at a time.
-        num_clients = None if grpc else lambda: http.num_connections
-        served = ModelSet(
-            _served_models(sources, choice, options, num_clients, timeout_s), memory_bytes
-        )
-        stack.callback(served.close)
-        with without_noise():
-            served.start()
-        inference_log = log_of(log)
-        if inference_log:
-            stack.callback(inference_log.close)
-        server = _answer(http, grpc, served, inference_log, secret, max_bytes, timeout_s)
-        stack.pop_all()
+    place = Place(host, port, grpc_port)
+    if workers == 1:
+        server = start_alone(place, settings, sources, choice, memory_bytes)
+    else:
+        server = start_workers(workers, place, settings, sources, choice, memory_bytes)
     _logger.info("%r in process %d", server, os.getpid())
     return server
 
@@ -148,64 +140,6 @@ def _check_packages(has_grpc: bool) -> None:
         require(package, "the model server")
     for package in ("grpc", "tensorflow_serving") if has_grpc else ():
         require(package, "grpc_port=")
-
-
-def _listen(
-    host: str, port: int, grpc_port: int | None, max_bytes: int, stack: contextlib.ExitStack
-) -> tuple["HttpServer", "GrpcServer | None"]:
-    """Take the ports for HTTP, and for gRPC if its port is given."""
-    from sparkdl.serving.http_server import HttpServer, listen
-
-    http = HttpServer(listen(host, port), max_bytes)
-    stack.callback(http.close)
-    if grpc_port is None:
-        return http, None
-    from sparkdl.serving.grpc_server import GrpcServer
-
-    grpc = GrpcServer(host, grpc_port, max_bytes)
-    stack.callback(grpc.close)
-    return http, grpc
-
-
-def _answer(
-    http: "HttpServer",
-    grpc: "GrpcServer | None",
-    models: ModelSet,
-    log: InferenceLog | None,
-    token: str | None,
-    max_bytes: int,
-    timeout_s: float | None,
-) -> Server:
-    """Answer requests from now on."""
-    from sparkdl.serving.application import Application
-    from sparkdl.serving.metrics import Metrics
-
-    metrics = Metrics(models.loaded, lambda: http.num_open, lambda: log.num_dropped if log else 0)
-    observers = [metrics.observe, *([log.observe] if log else [])]
-    application = Application(
-        models,
-        token=token,
-        observers=observers,
-        metrics=metrics.page,
-        max_body_bytes=max_bytes,
-        timeout_s=timeout_s,
-    )
-    if grpc:
-        from sparkdl.serving.grpc_services import GrpcServices
-
-        services = GrpcServices(
-            models, token=token, observers=observers, max_bytes=max_bytes, timeout_s=timeout_s
-        )
-        grpc.start(services.handlers())
-    http.start(application.answer_soon)
-    return Server(
-        http,
-        models,
-        token=token,
-        grpc=grpc,
-        on_drain=application.drain,
-        on_stop=log.close if log else lambda: None,
-    )
 
 
 def _mapping(weights: Any) -> Mapping[Any, Any]:
@@ -228,6 +162,12 @@ def _check_timeout(timeout_s: Any) -> None:
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
     if not is_number or not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ConfigError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0.")
+
+
+def _check_workers(workers: Any) -> None:
+    check_count("workers", workers)
+    if workers > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise ConfigError(f"workers is {workers}, but this system has no SO_REUSEPORT; expected 1.")
 
 
 def _token(host: str, token: str | None) -> str | None:
@@ -258,15 +198,3 @@ def _check_framework(listing: Listing) -> None:
     if not any(storage.exists(storage.join(url, LOADER_FILE)) for url in newest):
         require("tensorflow", "the model server")
         check_versions("tensorflow", "keras")
-
-
-def _served_models(
-    sources: list[VersionSource],
-    choice: Choice,
-    options: Batching | None,
-    num_clients: Callable[[], int] | None,
-    timeout_s: float | None,
-) -> list[ServedModel]:
-    sizes = {1, *((options.allowed_batch_sizes or (options.max_batch_size,)) if options else ())}
-    loader = functools.partial(load, batching=options, num_clients=num_clients, timeout_s=timeout_s)
-    return [ServedModel(source, choice, loader, tuple(sorted(sizes))) for source in sources]

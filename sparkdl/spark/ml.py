@@ -14,7 +14,7 @@ from pyspark.ml.util import (
     MLWriter,
 )
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.spark.capabilities import owner_of_stages
 from sparkdl.spark.connect import is_of_connect
 
@@ -78,7 +78,7 @@ def check_json(name: str, value: Any) -> None:
         is_unchanged = False
     if not is_unchanged:
         raise ConfigError(
-            f"{name} is {value!r}, a {type(value).__name__}, which cannot be saved; expected a "
+            f"{name} is {value!r}, {named_type(value)}, which cannot be saved; expected a "
             "number, a string, None, or a list or dict of such values with strings as keys."
         )
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sparkdl.errors import named_type
 from sparkdl.files.model_formats import library_of_object
 from sparkdl.tfos.absent_names import absent_names
 from sparkdl.tfos.node import saved_model
@@ -40,7 +41,7 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     library = library_of_object(model)
     if library is None:
         raise ValueError(
-            f"export_saved_model got a {type(model).__name__}; expected a Keras model. Export "
+            f"export_saved_model got {named_type(model)}; expected a Keras model. Export "
             "other models with tf.saved_model.save."
         )
     with saved_model.uploaded_folder(export_dir if is_chief else None) as folder:

@@ -38,12 +38,15 @@ class Wiring:
         inbox: descriptor of a listening socket on which other processes send data to this process.
         chief: the rank that saves and reports for all ranks; not 0 while rank 0 is lost.
         is_elastic: the gang continues without a lost rank, and admits it again.
+        grows: the gang takes in more ranks while it trains, and lets them go.
+        present: the ranks that train now, of an elastic gang in which this process is.
         is_late: this process replaces a lost one, while the other ranks are training.
         timeline: this process records a timeline of its collectives.
         strategy: the strategy that `distribute.strategy()` returns, see `cluster.plan.Role`.
         num_readers: number of processes that divide the rows of files and DataFrames among
             themselves: the ranks below it. Every other process reads all rows.
         data_seed: the seed by which rows are divided; unlike `seed` the same on every rank.
+        row_key: names of the columns whose values identify a row, for the record of the rows.
         peer_timeout_s: seconds to wait for a rank that other ranks depend on.
         run_path: path or URL of the run directory; None outside a run.
         prints: the reports are printed too, as outside a run.
@@ -66,11 +69,14 @@ class Wiring:
     inbox: int | None = None
     chief: int = 0
     is_elastic: bool = False
+    grows: bool = False
+    present: Sequence[int] = ()
     is_late: bool = False
     timeline: bool = False
     strategy: str = "local"
     num_readers: int = 1
     data_seed: int = 0
+    row_key: Sequence[str] = ()
     peer_timeout_s: float = 600.0
     run_path: str | None = None
     prints: bool = False
@@ -132,12 +138,17 @@ class Context(Wiring):
     def reading(self) -> tuple[int, int]:
         """Return this process's number among those that divide the rows, and their count.
 
-        A process that reads all rows is number 0 of 1.
+        A process that reads all rows is number 0 of 1. In a gang that grows, the ranks that are
+        present divide the rows.
 
         Example:
             >>> Context(rank=1, num_readers=4).reading, Context(rank=4, num_readers=4).reading
             ((1, 4), (0, 1))
+            >>> Context(rank=5, num_readers=8, grows=True, present=(0, 1, 5)).reading
+            (2, 3)
         """
+        if self.grows and self.rank in self.present:
+            return self.present.index(self.rank), len(self.present)
         return (self.rank, self.num_readers) if self.rank < self.num_readers else (0, 1)
 
     @property

@@ -62,6 +62,7 @@ _ADDRESSES = Map(
         Rule(_RUN, endpoint="overview", methods=["GET"]),
         Rule(f"{_RUN}/trials", endpoint="trials", methods=["GET"]),
         Rule(f"{_RUN}/figures/<name>", endpoint="figure", methods=["GET"]),
+        Rule(f"{_RUN}/parts/<name>", endpoint="part", methods=["GET"]),
         Rule(f"{_RUN}/trials/<int:number>", endpoint="trial", methods=["GET"]),
         Rule(f"{_RUN}/trials/<int:number>/curves", endpoint="curves", methods=["GET"]),
         Rule(f"{_RUN}/trials/<int:number>/log", endpoint="log", methods=["GET"]),
@@ -168,6 +169,9 @@ class Application:
 
     def _figure(self, request: Request, run_id: str, name: str) -> Response:
         return _json_text(overview.figure(self._live.snapshot(run_id), name))
+
+    def _part(self, request: Request, run_id: str, name: str) -> Response:
+        return _with_version(request, {"text": overview.part_of(self._live.snapshot(run_id), name)})
 
     def _trials(self, request: Request, run_id: str) -> Response:
         arguments = request.args

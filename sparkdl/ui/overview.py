@@ -7,7 +7,7 @@ from sparkdl.models.version import ModelVersion
 from sparkdl.runs.run import Run
 from sparkdl.runs.states import RunState
 from sparkdl.runs.views.figures import FIGURES
-from sparkdl.runs.views.report import sections
+from sparkdl.runs.views.report import PARTS, part, sections
 from sparkdl.ui.live_runs import Snapshot
 from sparkdl.ui.model_versions import row
 from sparkdl.ui.plain import plain_value
@@ -48,6 +48,7 @@ def overview(snapshot: Snapshot, versions: Sequence[ModelVersion]) -> dict[str, 
         "models": [row(version) for version in versions],
         "sections": sections(run),
         "figures": list(FIGURES),
+        "parts": list(PARTS),
     }
 
 
@@ -66,3 +67,8 @@ def figure(snapshot: Snapshot, name: str) -> str | None:
         plot = FIGURES[name][0](snapshot.run)
         snapshot.figures[name] = None if plot is None else str(plot.to_json())
     return snapshot.figures[name]
+
+
+def part_of(snapshot: Snapshot, name: str) -> str | None:
+    """Return a section of the report that is made of files beside the journal; None for no such."""
+    return part(snapshot.run, name) if name in PARTS else None

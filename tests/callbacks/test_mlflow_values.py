@@ -105,7 +105,7 @@ def test_later_push_has_the_arguments_of_the_run() -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="artifacts is 'some'; expected 'all', 'best' or 'none'"):
         MLflow(artifacts="some")
-    with pytest.raises(ConfigError, match="uri of MLflow is a int or empty"):
+    with pytest.raises(ConfigError, match="uri of MLflow is an int or empty"):
         MLflow(5000)  # type: ignore[arg-type]
 
 

@@ -1,6 +1,9 @@
 """A webhook posts events as JSON, and shows nothing of its URL but the host."""
 
+import contextlib
 import json
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -79,6 +82,25 @@ def test_redirect_is_not_followed_with_the_headers(
     assert "did not take 'run_end': it answered 301, a redirect" in caplog.text
 
 
+def test_an_answer_without_an_end_is_not_read() -> None:
+    """It would fill the memory of the driver."""
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while True:
+                connection.sendall(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,), daemon=True)
+        thread.start()
+        Webhook(f"http://127.0.0.1:{server.getsockname()[1]}").post({"event": "best"})
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_url_is_in_no_log_and_in_no_file(
     root: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,7 +126,7 @@ def test_url_is_in_no_log_and_in_no_file(
         ("https:///s3cr3t", {}, "is no address to post to"),
         ("https://host:s3cr3t/", {}, "host or port is invalid"),
         ("https://host/s3cr3t with spaces", {}, "is no address to post to"),
-        (7, {}, "it is a int"),
+        (7, {}, "it is an int"),
         ("https://host/", {"events": ["run_ended"]}, "Did you mean 'run_end'"),
         ("https://host/", {"headers": {"X-Key": f"{SECRET}\n"}}, "header 'X-Key' .* a line break"),
         ("https://host/", {"headers": {"X-Key": 7}}, "header 'X-Key' of a webhook has an invalid"),

@@ -19,6 +19,7 @@ from sparkdl.files.layout import RunPaths
 from sparkdl.runs import Run
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.opening import RunDescription, continue_run, open_run
+from sparkdl.runs.retry_choice import STOPPED
 from sparkdl.runs.states import RunState, TrialState
 from tests.helpers.processes import eventually
 from tests.helpers.stored_runs import ended, shift, started
@@ -105,12 +106,38 @@ def test_show_of_a_run_with_failures_names_the_command_for_their_log(
     assert capsys.readouterr().out == "the traceback\n"
 
 
+def test_a_run_that_ended_early_is_shown_with_the_command_that_finishes_it(
+    root: str, capsys: Any
+) -> None:
+    opened = started(root, "one")
+    opened.record(TrialChanged(number=0, state=TrialState.INVALID, attempt=0, error="no metric"))
+    opened.record(TrialChanged(number=1, state=TrialState.CANCELLED, attempt=0, error=STOPPED))
+    opened.close(RunEnded(state=RunState.CANCELLED, reason="Ctrl-C"))
+    assert main(["show", opened.run.path]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(last.removeprefix("To finish it: ")) == [
+        "sparkdl",
+        "resume",
+        opened.run.path,
+    ]
+    opened = continue_run(opened.run.path)
+    opened.record(TrialChanged(number=1, state=TrialState.COMPLETE, attempt=1, value=0.5))
+    opened.close(RunEnded(state=RunState.FAILED, reason="some trials are INVALID"))
+    assert main(["show", opened.run.path]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("After correcting the training function, in Python: ")
+    assert last.endswith("train=train, retry='invalid')")
+
+
 def test_exit_codes_are_1_for_failed_runs_and_2_for_errors(root: str, capsys: Any) -> None:
     assert main(["show", make_run(root, "FAILED")]) == 1
     assert main(["show", f"{root}/none"]) == 2
     assert "holds no run.json" in capsys.readouterr().err
     assert main(["runs", "--root", f"{root}/none"]) == 0
-    assert "no runs found" in capsys.readouterr().out
+    assert f"there is no folder {root}/none" in capsys.readouterr().out
+    Path(root, "none").mkdir()
+    assert main(["runs", "--root", f"{root}/none"]) == 0
+    assert f"there are no runs in {root}/none" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["fly"])
     assert main([]) == 2
@@ -177,8 +204,8 @@ def test_resume_exits_with_1_for_a_run_that_is_not_complete(
     assert "1 of 2 trials complete" in captured.out
     assert "sparkdl: launch one ended CANCELLED" in captured.err
     assert main(["resume", path, "--retry", "failed"]) == 1
-    assert main(["resume", path, "--retry", "3,7"]) == 1
-    assert given == [None, "failed", [3, 7]]
+    assert main(["resume", path, "--retry", "failed,invalid,3"]) == 1
+    assert given == [None, ["failed"], ["failed", "invalid", 3]]
 
 
 # ---- finding, comparing, copying, deleting
@@ -251,8 +278,8 @@ def test_runs_are_found_by_conditions(two: str, capsys: Any) -> None:
     assert found("--root", f"{two}/none") == []
     for words, says in (
         (["--where", "best > 9"], "none of the 2 run(s) meets the conditions"),
-        (["--root", f"{two}/none"], "no runs found; name the folder of the runs"),
-        (["--root", f"{two}/none", "--where", "best > 9"], "no runs found; name the folder"),
+        (["--root", f"{two}/none"], f"there is no folder {two}/none; name the folder of the runs"),
+        (["--root", f"{two}/none", "--where", "best > 9"], "there is no folder"),
     ):
         assert main(["runs", *words]) == 0
         assert capsys.readouterr().out.startswith(says)
@@ -323,6 +350,19 @@ def test_pull_copies_a_run(two: str, capsys: Any, tmp_path: Path) -> None:
     assert main(["pull", "b", "--to", str(tmp_path / "here")]) == 0
     assert "the run is in" in capsys.readouterr().out
     assert main(["pull", "b", "--to", two]) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_report_of_another_users_run_is_not_left_in_its_folder(
+    root: str, capsys: Any, tmp_path: Path
+) -> None:
+    """Links there may lead to files that only this user can read."""
+    path = ended(root, "one").run.path
+    os.chown(path, 65534, 65534)
+    assert main(["report", path]) == 2
+    assert "belongs to user" in capsys.readouterr().err
+    assert not list(Path(path).glob("*.html"))
+    assert main(["report", path, "--to", str(tmp_path / "page.html")]) == 0
 
 
 def test_report_writes_the_page(two: str, capsys: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sparkdl.cli.housekeeping import delete, old_runs
 from sparkdl.errors import ConfigError, RunExistsError, RunNotFoundError
 from sparkdl.files import folders, storage
+from sparkdl.files.layout import place_of_verifications
 from sparkdl.runs.history import history, load
 from tests.helpers.counting_store import CountingStore, counting_store  # noqa: F401
 from tests.helpers.stored_runs import ended, shift, started
@@ -37,8 +38,12 @@ def test_size_counts_all_files(root: str) -> None:
 def test_delete_removes_the_whole_directory(root: str) -> None:
     run = ended(root, "one").run
     run.tag("old")
+    verification = Path(place_of_verifications(run.path), "one-again/run.json")
+    verification.parent.mkdir(parents=True)
+    verification.touch()
     run.delete()
-    assert {path.name for path in Path(root).iterdir()} == {".notes"}
+    assert {path.name for path in Path(root).iterdir()} == {".notes", ".verified"}
+    assert list(Path(root, ".verified").iterdir()) == []
     assert list(Path(root, ".notes").iterdir()) == []
     with pytest.raises(RunNotFoundError):
         load(f"{root}/one")

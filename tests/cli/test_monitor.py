@@ -31,6 +31,7 @@ def run_cli(root: str, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_table_is_compared(spark: SparkSession, run_cli: Any, tmp_path: Path) -> None:
     same, other = str(tmp_path / "same"), str(tmp_path / "other")

@@ -1,5 +1,6 @@
 """A run on a store is copied to a local folder, and an interrupted copy goes on."""
 
+import re
 import time
 from pathlib import Path
 from uuid import uuid4
@@ -99,9 +100,10 @@ def test_nothing_is_written_outside_the_folder(run: Run, tmp_path: Path) -> None
         pull_run(run, tmp_path / "runs")
     with pytest.raises(OSError, match=r"has a file"):
         storage.download(run.path, tmp_path / "runs" / "one")
-    run.id = "../evil"
-    with pytest.raises(RunDamagedError, match=r"'\.\./evil', which is no folder"):
-        pull_run(run, tmp_path / "runs")
+    for name in ("../evil", "..", ".", "", "/evil", "a/b"):
+        run.id = name
+        with pytest.raises(RunDamagedError, match=f"is {re.escape(repr(name))}, which is no"):
+            pull_run(run, tmp_path / "runs")
     assert not list(tmp_path.rglob("evil*"))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sparkdl.cluster.spark import MAX_DESCRIPTION, SparkCluster, active_session,
 from sparkdl.cluster.spark_errors import JobEnd, JobFailed
 from sparkdl.cluster.spark_explained import default_parallelism
 from sparkdl.errors import FunctionError, PreflightError
+from tests.helpers.processes import eventually
 from tests.helpers.runs import quiet
 
 PLAN = Plan(kind="launch", roles=(Role(name="worker", count=1),))
@@ -177,6 +179,39 @@ def test_default_parallelism_needs_no_job(spark: SparkSession) -> None:
     before = tracker.getJobIdsForGroup(None)
     assert default_parallelism(spark) == spark.sparkContext.defaultParallelism == 2
     assert tracker.getJobIdsForGroup(None) == before
+
+
+@pytest.mark.slow
+def test_tasks_that_wait_are_counted_without_those_of_jobs_with_some_tags(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The session has two slots."""
+    over, cluster = tmp_path / "over", SparkCluster(spark)
+
+    def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while not over.exists():
+            time.sleep(0.05)
+        yield from ones(batches)
+
+    def job(num_tasks: int, *tags: str) -> threading.Thread:
+        options: Any = {"resources": Resources(), "description": "waits", "tags": tags}
+        options["num_tasks"] = num_tasks
+        thread = threading.Thread(target=cluster.submit, args=(wait, "number long"), kwargs=options)
+        thread.start()
+        return thread
+
+    threads = [job(3, "one")]
+    try:
+        assert eventually(lambda: cluster.num_waiting() == 1)
+        threads.append(job(2, "two", "further"))
+        assert eventually(lambda: cluster.num_waiting() == 3)
+        assert (cluster.num_waiting("one"), cluster.num_waiting("further")) == (2, 1)
+        assert cluster.num_waiting("one", "further") == cluster.num_waiting("one", "two") == 0
+        assert cluster.num_spare(Resources(), 0) == 0
+    finally:
+        over.touch()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.slow

@@ -77,7 +77,8 @@ def test_an_exception_of_java_is_told_by_its_cause() -> None:
     boom = "java.lang.RuntimeException: boom 0"
     lost = "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver)"
     text = f"{STAGE}{lost}: {boom}\n\nDriver stacktrace:{FRAME}Caused by: {boom}{FRAME}"
-    assert str(job_failed(RuntimeError(text))).splitlines()[0] == boom
+    first = str(job_failed(RuntimeError(text))).splitlines()[0]
+    assert first == f"a task of Spark failed: {boom}"
 
 
 def test_end_of_spark_is_told_in_one_line() -> None:

@@ -12,7 +12,7 @@ from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark_explained import user_of_connect
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.cluster.spark_slots import SlotCounter
-from sparkdl.errors import SlotsError
+from sparkdl.errors import PreflightError, SlotsError
 from sparkdl.host.os_processes import user_name
 
 
@@ -83,6 +83,16 @@ def test_gang_that_does_not_fit_is_refused_by_spark_connect() -> None:
     plan = Plan(kind="allreduce", roles=(Role(name="worker", count=5),), is_gang=True)
     with pytest.raises(SlotsError, match=r"Spark has 1 .*SPARKDL_SLOTS"):
         check_gang(plan, slots.slots(Resources()), conf.get, "local-cluster[1,1,1024]")
+
+
+def test_gang_that_grows_is_refused_by_spark_connect() -> None:
+    one, _ = counter("spark://host:7077", 12)
+    roles = (Role(name="worker", count=8, min_count=2),)
+    plan = Plan(kind="allreduce", roles=roles, is_gang=True, elastic=True)
+    message = r"num_workers=\(2, 8\) needs a Spark that tells which slots are idle"
+    with pytest.raises(PreflightError, match=message):
+        one.check(plan)
+    assert "2 to 8 workers with one slot; an elastic gang of 2 to 8 processes" in str(plan)
 
 
 def test_running_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
-"""A real broker of Kafka on loopback, and Spark's source for Kafka."""
+"""A real broker of Kafka, and Spark's source for Kafka."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from tests.clusters.scripts import fetched
 from tests.clusters.standalone import REPOSITORY
 from tests.helpers.processes import eventually
 
-__all__ = ["consumed", "create_topic", "kafka_broker", "spark_jars"]
+__all__ = ["consumed", "create_topic", "kafka_broker", "records_of", "spark_jars"]
 
 SCRIPT = REPOSITORY / "scripts" / "kafka.sh"
 READY_S = 60.0
@@ -30,11 +31,11 @@ def spark_jars() -> str:
     return ",".join(map(str, sorted(Path(_folders()[1]).glob("*.jar"))))
 
 
-def _free_ports() -> int:
-    """Return a free port whose next one is free, too."""
+def _free_ports(host: str) -> int:
+    """Return a free port of a host's address, whose next one is free on loopback."""
     for _ in range(100):
         with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
+            one.bind((host, 0))
             port: int = one.getsockname()[1]
             with contextlib.suppress(OSError):
                 two.bind(("127.0.0.1", port + 1))
@@ -43,14 +44,19 @@ def _free_ports() -> int:
 
 
 @contextlib.contextmanager
-def kafka_broker(folder: Path) -> Iterator[str]:
-    """Yield the address of a broker whose data is below a folder."""
+def kafka_broker(folder: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    """Yield the address of a broker whose data is below a folder.
+
+    Args:
+        folder: the folder.
+        host: the address of this machine at which clients find the broker.
+    """
     _folders()
-    port = _free_ports()
+    port = _free_ports(host)
     log = folder / "broker.log"
     with log.open("wb") as output:
         broker = subprocess.Popen(
-            [str(SCRIPT), "--start", str(folder / "data"), str(port)],
+            [str(SCRIPT), "--start", str(folder / "data"), str(port), host],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -60,7 +66,7 @@ def kafka_broker(folder: Path) -> Iterator[str]:
             lambda: broker.poll() is not None or "Kafka Server started" in log.read_text(), READY_S
         )
         assert "Kafka Server started" in log.read_text(), log.read_text()[-5000:]
-        yield f"127.0.0.1:{port}"
+        yield f"{host}:{port}"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(broker.pid, signal.SIGKILL)
@@ -100,6 +106,31 @@ def consumed(address: str, name: str, num: int) -> list[tuple[str, bytes]]:
                 break
         # There are no more.
         found += [(message.key().decode(), message.value()) for message in client.consume(1, 1.0)]
+    finally:
+        client.close()
+    return found
+
+
+def records_of(address: str, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the records that a topic has now, each as its key and its value of JSON.
+
+    Those of transactions that have not ended well are left out.
+    """
+    from confluent_kafka import Consumer, TopicPartition
+
+    client = Consumer({"bootstrap.servers": address, "group.id": f"all-{name}"})
+    found: list[tuple[str, dict[str, Any]]] = []
+    try:
+        for number in client.list_topics(name, 60).topics[name].partitions:
+            first, end = client.get_watermark_offsets(TopicPartition(name, number), 60)
+            partition = TopicPartition(name, number, first)
+            client.assign([partition])
+            deadline = time.monotonic() + 200
+            while client.position([partition])[0].offset < end and first < end:
+                assert time.monotonic() < deadline, f"{name} cannot be read to its end"
+                for message in client.consume(500, 0.5):
+                    assert message.error() is None, message.error()
+                    found.append((message.key().decode(), json.loads(message.value())))
     finally:
         client.close()
     return found

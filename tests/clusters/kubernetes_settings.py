@@ -7,7 +7,7 @@ __all__ = ["CONF", "PATIENCE", "settings"]
 
 # Spark gives the API server ten seconds for a connection, which is little on a busy machine.
 PATIENCE = {
-    f"spark.kubernetes.{client}.{kind}Timeout": "60000"
+    f"spark.kubernetes.{client}.{kind}Timeout": "300000"
     for client in ("submission", "driver")
     for kind in ("connection", "request")
 }

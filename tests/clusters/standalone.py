@@ -217,22 +217,14 @@ class Cluster:
             env: variables for the driver and its executors.
             conf: settings; a double underscore in a name stands for a dot.
         """
-        settings = {
-            **DEFAULTS,
-            "spark.master": self.url,
-            "spark.executor.memory": "1g",
-            "spark.driver.host": self.head.address,
-            "spark.sparkdl.root": str(self.folder / "runs"),
-            **{f"spark.executorEnv.{name}": value for name, value in (env or {}).items()},
-            **{name.replace("__", "."): value for name, value in conf.items()},
-        }
+        settings = self.settings(env, **conf)
         self._number += 1
         log = self.folder / f"driver-{self._number}.log"
         command = [sys.executable, "-m", "tests.clusters.driver", json.dumps(settings)]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 self.head.command(*command),
-                env={**self._environment(self.head), **(env or {})},
+                env={**self.environment(self.head), **(env or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -244,6 +236,18 @@ class Cluster:
         except (AssertionError, DriverError) as exc:
             raise AssertionError(log.read_text()[-5000:]) from exc
         return driver
+
+    def settings(self, env: Mapping[str, str] | None = None, **conf: str) -> dict[str, str]:
+        """Return the settings of an application of this cluster, see `start_driver`."""
+        return {
+            **DEFAULTS,
+            "spark.master": self.url,
+            "spark.executor.memory": "1g",
+            "spark.driver.host": self.head.address,
+            "spark.sparkdl.root": str(self.folder / "runs"),
+            **{f"spark.executorEnv.{name}": value for name, value in (env or {}).items()},
+            **{name.replace("__", "."): value for name, value in conf.items()},
+        }
 
     def training_processes(self) -> dict[str, list[int]]:
         """Return the training processes, and their monitors, on each host that has any."""
@@ -301,7 +305,7 @@ class Cluster:
         command = host.command(*program, user=user)
         properties = {**self._options, **options}
         java = " ".join([JAVA_OPTIONS, *(f'"-D{k}={v}"' for k, v in properties.items())])
-        env = {**self._environment(host), "SPARK_DAEMON_JAVA_OPTS": java}
+        env = {**self.environment(host), "SPARK_DAEMON_JAVA_OPTS": java}
         log = host.folder / f"{kind}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -315,7 +319,8 @@ class Cluster:
         self._daemons[host.name] = process
         return log
 
-    def _environment(self, host: Host) -> dict[str, str]:
+    def environment(self, host: Host) -> dict[str, str]:
+        """Return the variables of programs on a host."""
         kept = {k: v for k, v in os.environ.items() if k not in ("TMPDIR", "SPARK_LOCAL_DIRS")}
         folders = [str(REPOSITORY), str(REPOSITORY / "examples"), kept.get("PYTHONPATH", "")]
         return {

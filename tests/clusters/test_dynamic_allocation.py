@@ -4,13 +4,16 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl import experiment
+from sparkdl.cluster.gang import rank_grower
 from sparkdl.cluster.spark import SparkCluster
 from sparkdl.runs import Run
+from tests.cluster.gang.test_growing_gangs import GROW_S, let_end, looper, search, size
 from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import quiet
 from tests.helpers.spark import start_session
@@ -111,3 +114,26 @@ def test_search_with_dynamic_allocation_releases_executors_and_uses_new_ones(
     assert len({*first}) == 3 and {*later} - {*first}
     assert not processes_of(run.id)
     assert not processes_of(fed.id)
+
+
+def test_gang_grows_onto_executors_that_spark_adds_and_gives_them_back(
+    on_demand: SparkSession, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_S", "IDLE_S", "PAUSE_S"):
+        monkeypatch.setattr(rank_grower, name, 0.3)
+    monkeypatch.setattr(rank_grower, "ON_DEMAND_WAITING_S", 2.0)
+    cluster = SparkCluster(on_demand)
+    options: Any = {"num_workers": (1, 3), "elastic": True, "wait": False, **quiet(root)}
+    run = experiment.horovod(looper(), **options)
+    assert eventually(lambda: size(run) == 3, GROW_S), run.resizes
+    assert cluster.executors()[0] == 3
+    searched = search(root, tmp_path / "enough", 2)
+    assert eventually(lambda: size(run) == 1, GROW_S), run.resizes
+    assert eventually(lambda: all(t.state == "RUNNING" for t in searched.trials), GROW_S)
+    (tmp_path / "enough").touch()
+    searched.wait()
+    assert eventually(lambda: size(run) == 3, GROW_S), run.resizes
+    let_end(run)
+    assert (run.state, run.trials[0].attempts) == ("COMPLETE", 1)
+    assert eventually(lambda: cluster.executors()[0] == 0, RELEASED_S)
+    assert not processes_of(run.id)

@@ -206,6 +206,26 @@ def test_the_drift_of_a_round_is_acknowledged_after_a_kill(
     assert files.last_acknowledged()[0] == 4
 
 
+@pytest.mark.slow
+def test_a_canary_that_was_rolled_back_is_not_the_canary_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    circle = runpy.run_path(str(EXAMPLES / "train_and_serve.py"))
+    canary, place = circle["canary"], circle["Place"](tmp_path)
+    prepared = write_saved_model(tmp_path / "prepared")
+    versions = [models.export(prepared, "bikes", root=place.root) for _ in range(2)]
+    round_of = lambda place, name: versions[int(name) - 1]  # noqa: E731
+    monkeypatch.setitem(canary.__globals__, "version_of", round_of)
+    for _ in range(2):
+        assert canary(place, "1") == "all requests to bikes/1"
+    for _ in range(2):
+        assert canary(place, "2") == "30 % of the requests to bikes/2"
+    models.alias("bikes", "canary", 1, root=place.root)
+    assert canary(place, "2") == "all requests to bikes/1"
+    moves = models.alias_history("bikes", "canary", root=place.root)
+    assert [move.version for move in moves] == [1, 2, 1]
+
+
 def _left_behind(folder: Path) -> list[str]:
     """The processes that an example in a folder has left behind."""
     found = []
@@ -273,6 +293,17 @@ def test_runs_are_found_again_and_compared(
     assert re.search(r"^result +state +COMPLETE +COMPLETE$", printed, re.M)
     assert re.search(r"^parameters +num_neighbors .*\n +power .*\n +alpha ", printed, re.M)
     assert "Best value so far" in (tmp_path / "compare.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["growing.py"])
+@pytest.mark.filterwarnings("default")
+def test_training_lasts_beside_a_search(name: str, run_example: Callable[..., str]) -> None:
+    # A busy machine may leave no time to grow, which test_growing_gangs waits for.
+    printed = run_example(name, "--seconds", "30")
+    assert re.search(r"^best number of neighbors: \d+$", printed, re.M), printed
+    accuracy = re.search(r"^accuracy (\d\.\d+), with these workers:$", printed, re.M)
+    assert accuracy and float(accuracy[1]) > 0.9
 
 
 @pytest.mark.slow
@@ -354,6 +385,7 @@ def test_an_example_explains_its_arguments(
         if path.stem.startswith(framework):
             pytest.importorskip(framework)
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])
+    monkeypatch.syspath_prepend(str(path.parent))  # As Python does.
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(path), run_name="__main__")
     assert left.value.code == 0

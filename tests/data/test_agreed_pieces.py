@@ -117,6 +117,14 @@ def test_a_process_that_replaces_a_lost_one_gets_the_same_list(
     assert agree(call(path="b"), never, first) == {"number": 2}
 
 
+def test_a_rank_that_is_alone_lists_for_those_that_come_later(ranks: Any) -> None:
+    first, _, later = ranks(3, is_elastic=True, grows=True)
+    alone = replace(first, present=(0,))
+    assert agree(call(), lambda: {"number": 1}, alone) == {"number": 1}
+    assert agree(call(), never, later) == {"number": 1}
+    assert agree(call(), never, replace(later, present=(2,))) == {"number": 1}
+
+
 # ---- refusals
 
 

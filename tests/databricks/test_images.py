@@ -164,6 +164,7 @@ def test_training_on_image_files(
         estimator.setKerasFitParams({"class_weight": {0: 2.0}})
 
 
+@pytest.mark.thorough
 def test_models_by_name(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """The images have the size of the model, or are resized as TensorFlow does."""
     import keras

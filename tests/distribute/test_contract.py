@@ -133,7 +133,9 @@ def of_gang(folder: Path, kind: str) -> list[Any]:
 
 
 # Two ranks with `distribute.optimizer` are those of the elastic gang, and of test_ring_training.
-@pytest.mark.parametrize("kind", ["three ranks", "horovod", "elastic"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("three ranks", marks=pytest.mark.thorough), "horovod", "elastic"]
+)
 def test_what_is_trained_is_the_model_of_one_process(
     kind: str, cases_alone: Any, tmp_path: Path
 ) -> None:

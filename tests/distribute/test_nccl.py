@@ -35,10 +35,12 @@ def same_bits(answers: list[Any], alone: Any, rel: float = 1e-6) -> None:
         same_as(alone[program], first, rel)
 
 
+@pytest.mark.thorough
 def test_all_ranks_end_with_the_same_bits(gang: Any, alone: Any) -> None:
     same_bits(gang, alone)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_compiled_variants_equal_one_process(variant: str, gang: Any, alone: Any) -> None:
     first, second = (answers["variants"][variant] for answers in gang)
@@ -46,6 +48,7 @@ def test_compiled_variants_equal_one_process(variant: str, gang: Any, alone: Any
     same_as(alone["variants"][variant], first, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_sparse_gradients_use_the_ring(gang: Any, alone: Any) -> None:
     first, second = (answers["embeds"] for answers in gang)
     assert first == second
@@ -53,12 +56,14 @@ def test_sparse_gradients_use_the_ring(gang: Any, alone: Any) -> None:
     assert first["weights"] == pytest.approx(alone["embeds"]["weights"], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_statistics_and_logs_are_averaged_over_all_ranks(gang: Any) -> None:
     first, second = (answers["statistics"] for answers in gang)
     assert first["digest"] == second["digest"]
     assert first["history"] == second["history"]
 
 
+@pytest.mark.thorough
 def test_wire_dtype_keeps_ranks_equal_and_the_loss_close(gang: Any, alone: Any) -> None:
     first, second = (answers["halves"] for answers in gang)
     assert first == second
@@ -67,11 +72,13 @@ def test_wire_dtype_keeps_ranks_equal_and_the_loss_close(gang: Any, alone: Any) 
         assert first[wire]["digest"] != gang[0]["adam"]["digest"]
 
 
+@pytest.mark.thorough
 def test_a_mean_of_the_largest_values_is_finite(gang: Any) -> None:
     for answers in gang:
         assert answers["largest"]["means"] == {"float16": [True] * 3, "bfloat16": [True] * 3}
 
 
+@pytest.mark.thorough
 def test_an_optimizer_given_by_name_starts_the_collectives(alone: Any, tmp_path: Path) -> None:
     first, second = launch("nccl.by_name", tmp_path, "worker", "worker")
     assert first["tensors"] > 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sparkdl.distribute.reductions import quotients_and_remainders, reduce_arrays
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.strides import SHORT_BYTES
+from sparkdl.distribute.stride_plan import SHORT_BYTES
 from tests.helpers.rings import connected, on_all
 
 INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]

@@ -37,6 +37,7 @@ def test_ranks_end_with_the_same_bits(count: int, nodes: str, alone: Any, tmp_pa
     same_as(alone["adam"], first)
 
 
+@pytest.mark.thorough
 @needs_tf_keras
 @pytest.mark.parametrize("program", ["adam", "loop"])
 def test_tf_keras_ranks_end_with_the_same_bits(program: str, alone: Any, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_wire_dtype_keeps_ranks_equal_and_the_loss_close(ring: Any, alone: Any) 
     [
         ("xla", r"jit_compile=True.*jit_compile=False"),
         ("twice", "averages its gradients already"),
-        ("no optimizer", "got a int; expected an optimizer of Keras"),
+        ("no optimizer", "got an int; expected an optimizer of Keras"),
         ("op", "op is 'max'; expected 'mean' or 'sum'"),
         ("wire", "wire is 'int8'; expected None, 'bfloat16' or 'float16'"),
         ("inside", r"distribute.optimizer\(keras.*LossScaleOptimizer\(optimizer\)\)"),

@@ -53,6 +53,7 @@ def test_fit_equals_one_process_with_the_global_batch(gang: Any, alone: Any) -> 
         assert first["fits"]["history"][name] == pytest.approx(values, rel=1e-4), name
 
 
+@pytest.mark.thorough
 def test_fit_of_four_workers_equals_one_process(alone: Any, tmp_path: Path) -> None:
     first, *others = launch("strategies.fits", tmp_path, *["worker"] * 4)
     assert others == [first] * 3

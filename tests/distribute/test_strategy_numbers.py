@@ -17,6 +17,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return launch("strategy_numbers.numbers", folder, "worker", kind="local")[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("num_workers", "program"),
     [(2, "numbers"), pytest.param(3, "few_numbers", marks=pytest.mark.thorough)],
@@ -28,6 +29,7 @@ def test_several_workers_give_the_numbers_of_one_process(
     assert_equal_numbers(ranks, alone)
 
 
+@pytest.mark.thorough
 def test_several_gpus_of_one_worker_give_the_numbers_of_one_process(
     alone: Any, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +14,16 @@ import numpy as np
 import pytest
 
 from sparkdl.distribute import ring_calls, stride_links
-from sparkdl.distribute.handshake import join
-from sparkdl.distribute.invitation import Invitation
 from sparkdl.distribute.links import Links
 from sparkdl.distribute.ring import Ring
-from sparkdl.distribute.strides import (
-    GATHERED_BYTES,
-    SHORT_BYTES,
-    longest_in_rounds,
-    plan_strides,
-)
+from sparkdl.distribute.stride_plan import SHORT_BYTES, longest_in_rounds, plan_strides
+from sparkdl.distribute.strides import GATHERED_BYTES
 from sparkdl.distribute.timed_links import start_recording, stop_recording
 from sparkdl.errors import PeerLostError
-from tests.helpers.gang import invitations
+from tests.helpers.joined_rings import Gangs
 from tests.helpers.rings import on_all
 
 LONGEST = 1 << 20
-
-
-class Gangs:
-    """Rings that are closed after a test."""
-
-    def __init__(self) -> None:
-        self._opened: list[Any] = []
-
-    def ring(self, nodes: str, **options: Any) -> list[Ring]:
-        channels = invitations(len(nodes), nodes, **options)
-        received = [Invitation.receive(channel) for channel in channels]
-        rings = on_all(received, lambda one, rank: join(*one))
-        self._opened += [*channels, *(listener for _, listener in received), *rings]
-        return rings
-
-    def close(self) -> None:
-        for one in self._opened:
-            one.close()
-
-
-@pytest.fixture
-def gangs() -> Iterator[Gangs]:
-    made = Gangs()
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +38,7 @@ def test_a_value_reaches_each_rank_from_each_other_once(size: int) -> None:
     """Rounds of sends by the strides, played without any connections."""
     for num_hosts in (n for n in range(1, size + 1) if size % n == 0):
         nodes = [chr(97 + host) for host in range(num_hosts) for _ in range(size // num_hosts)]
-        order, strides = plan_strides(nodes)
+        order, strides, num_local = plan_strides(nodes)
         assert sorted(order) == list(range(size))
         assert len(strides) <= math.ceil(math.log2(size)) + 1
         known = [[place] for place in range(size)]
@@ -78,13 +46,15 @@ def test_a_value_reaches_each_rank_from_each_other_once(size: int) -> None:
             known = [own + known[at - stride][: bound - stride] for at, own in enumerate(known)]
         assert all(sorted(own) == list(range(size)) for own in known)
         # Long strides lead to ranks of the same host.
+        if num_hosts > 1:
+            assert num_local == sum(stride >= num_hosts for stride in strides)
         for stride in (stride for stride in strides if stride >= num_hosts):
             ends = [(nodes[order[at]], nodes[order[at - stride]]) for at in range(size)]
             assert all(mine == theirs for mine, theirs in ends)
 
 
 def test_hosts_with_different_numbers_of_ranks_keep_the_order_of_the_ring() -> None:
-    assert plan_strides("aab") == ([0, 1, 2], [2, 1])
+    assert plan_strides("aab") == ([0, 1, 2], [2, 1], 0)
 
 
 def test_more_ranks_and_hosts_reduce_longer_arrays_in_rounds() -> None:

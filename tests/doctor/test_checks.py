@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sparkdl.cluster.preflight import PROGRAM_PACKAGES
 from sparkdl.cluster.slots import Slots
 from sparkdl.cluster.spark_settings import SparkSettings
 from sparkdl.doctor import Check, HealthReport, State
@@ -71,6 +72,13 @@ def test_packages_of_another_version_and_missing_packages_are_named() -> None:
     assert "absent on executors: numpy on c" in fault.text
     fault = only_fault(judged([executor(pyspark="3.5.0")]))
     assert "pyspark 3.5.0 on b; the driver has pyspark" in fault.text
+
+
+@pytest.mark.parametrize("name", PROGRAM_PACKAGES)
+def test_packages_that_a_program_would_refuse_are_faults(name: str) -> None:
+    driver = facts(packages={**facts().packages, name: "2.0"})
+    fault = only_fault(judged([executor(packages={name: "1.0"})], driver))
+    assert fault.text == f"Versions differ: {name} 1.0 (driver: 2.0) on b."
 
 
 def test_a_build_of_tensorflow_for_hosts_without_gpus_is_the_same_package() -> None:

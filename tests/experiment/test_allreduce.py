@@ -292,7 +292,7 @@ def test_an_evaluator_stands_outside(root: str, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_joins_is_told_of(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARKDL_START_TIMEOUT_S", "6")
+    monkeypatch.setenv("SPARKDL_START_TIMEOUT_S", "20")
 
     def train() -> None:
         from sparkdl import context, distribute
@@ -308,6 +308,17 @@ def test_a_rank_that_never_joins_is_told_of(root: str, monkeypatch: pytest.Monke
     run = experiment.load(str(experiment.history(root)["path"][0]))
     assert run.trials[0].failure == "start deadline"
     assert eventually(lambda: not processes_of(run.id))
+
+
+def test_a_rank_that_returns_without_joining_is_told_of_at_once(root: str) -> None:
+    def train() -> None:
+        from sparkdl import context, distribute
+
+        if context.rank != 1:
+            distribute.allreduce(1.0)
+
+    with pytest.raises(TrainingFailedError, match=r"worker 1 returned without a call of"):
+        experiment.allreduce(train, num_workers=2, **quiet(root))
 
 
 def test_a_port_that_is_taken_means_new_ports_for_all(root: str, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def test_arguments_of_the_function_are_refused_with_the_remedy(
     ("options", "message"),
     [
         ({"logs": "some"}, "logs is 'some'; expected 'all', 'best' or 'none'"),
+        ({"if_exists": "overwrite"}, "if_exists is 'overwrite'; expected 'error', 'resume'"),
         ({"retry": "all", "if_exists": "resume"}, "retry is 'all'; expected 'failed'"),
         ({"retry": [1.5], "if_exists": "resume"}, r"retry is \[1\.5\]"),
         ({"retry": True, "if_exists": "resume"}, "retry is True"),

@@ -255,7 +255,7 @@ def test_invalid_trials_have_a_reason_and_are_never_best(root: str) -> None:
     run = experiment.launch(train, {"x": [0, 1, 2]}, **quiet(root, metric="score"))
     assert [str(t.state) for t in run.trials] == ["COMPLETE", "INVALID", "INVALID"]
     assert run.trials[1].error == "InvalidTrial: too large"
-    assert run.trials[2].error == "metric 'score' is nan"
+    assert run.trials[2].error == "metric 'score' is nan; expected a finite number"
     assert run.best.number == 0
     run = experiment.launch(lambda: None, **quiet(root))
     assert run.state == "COMPLETE"

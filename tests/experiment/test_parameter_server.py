@@ -120,6 +120,7 @@ def test_a_killed_worker_does_not_fail_the_run_and_comes_back(root: str) -> None
     assert_all_gone(pids, run)
 
 
+@pytest.mark.thorough
 def test_a_worker_may_be_killed_long_after_the_start(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

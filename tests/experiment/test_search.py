@@ -194,10 +194,11 @@ def shown(frozen: list[Any]) -> list[tuple[dict[str, Any], str]]:
             lambda: optuna.pruners.SuccessiveHalvingPruner(1, 2),
         ),
         (asking_seldom, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),
-        (
+        pytest.param(
             asking_seldom,
             optuna.samplers.TPESampler,
             lambda: optuna.pruners.SuccessiveHalvingPruner(1, 2),
+            marks=pytest.mark.thorough,
         ),
         (pruning_at_the_end, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),
         (never_pruning, optuna.samplers.TPESampler, lambda: optuna.pruners.MedianPruner(2)),

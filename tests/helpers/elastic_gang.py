@@ -4,8 +4,9 @@ import json
 import secrets
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sparkdl.cluster.gang.rendezvous import listen
@@ -20,11 +21,18 @@ class Gang:
         folder: folder for logs and results.
         module: the module of tests/programs that has the programs.
         preload: the modules that the programs import.
+        me: further fields of the context of each rank.
     """
 
-    def __init__(self, folder: Path, module: str, preload: Sequence[str] = ("numpy",)) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        module: str,
+        preload: Sequence[str] = ("numpy",),
+        me: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.folder, self.generation = folder, -1
-        self.module, self.preload = module, preload
+        self.module, self.preload, self.me = module, preload, me
         self.secret = secrets.token_bytes(32)
         self.ends: dict[int, socket.socket] = {}
         self.processes: dict[int, Any] = {}
@@ -34,7 +42,7 @@ class Gang:
         end.setblocking(True)
         end.settimeout(180)
         me = {"rank": rank, "world_size": size, "kind": "allreduce", "ring": theirs.fileno()}
-        me |= {"is_elastic": True, "is_late": is_late}
+        me |= {"is_elastic": True, "is_late": is_late, **self.me}
         env = {"SPARKDL_CONTEXT": json.dumps(me), "CUDA_VISIBLE_DEVICES": ""}
         arguments = [f"{self.module}.{program}", str(self.folder), str(rank)]
         with (self.folder / f"{rank}.log").open("a") as log:

@@ -268,6 +268,12 @@ class InMemoryCluster:
     def slots_now(self, resources: Resources) -> int:
         return max(1, self.num_slots)
 
+    def num_spare(self, resources: Resources, num_used: int) -> int:
+        return self.slots(resources).count - num_used
+
+    def num_waiting(self, *tags: str) -> int:
+        return sum(job.num_tasks for job in self._queue if not {*tags} & {*job.tags})
+
     def enforces(self, resources: Resources) -> bool:
         return True
 

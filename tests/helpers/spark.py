@@ -59,6 +59,9 @@ def start_session(master: str, **conf: str) -> SparkSession:
     """
     if active := SparkSession.getActiveSession():
         active.stop()
+    if "spark__jars" not in conf:
+        # The settings with which a JVM starts hold for all applications after this one, too.
+        SparkContext._ensure_initialized()
     builder = SparkSession.builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key.replace("__", "."), value)

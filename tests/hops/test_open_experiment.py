@@ -38,7 +38,7 @@ def test_a_metric_that_is_not_finite_is_no_value(project: str, metric: float) ->
     experiment.end(metric)
     run = verbs.load(path)
     assert (run.state, run.trials[0].state, run.trials[0].value) == ("FAILED", "INVALID", None)
-    assert run.reason == f"metric 'metric' is {metric}"
+    assert run.reason == f"metric 'metric' is {metric}; expected a finite number"
     assert verbs.history(project)["best"].isna().all()
 
 

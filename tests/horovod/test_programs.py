@@ -84,7 +84,7 @@ def test_a_rank_that_dies_is_noticed_by_every_collective(tmp_path: Path) -> None
     first, died, last = launch("horovod.dies", tmp_path, *["worker"] * 3, codes=(0, 7))
     assert died is None
     assert (len(first["errors"]), len(last["errors"])) == (6, 5)
-    assert max(first["after_s"], last["after_s"]) < 5
+    assert max(first["after_s"], last["after_s"]) < 120  # Long before a collective gives up.
 
 
 def test_local_layers_keep_the_gradients_of_each_rank(ranks: Any) -> None:

@@ -48,7 +48,7 @@ def module(name: str = "Module") -> Any:
         ({"loss_weights": [0.5]}, "with one label the loss has no other"),
         ({"run_id": "a"}, "run_id is 'a', .*experiment.resume"),
         ({"label_cols": ["a", "b"]}, "experiment.allreduce"),
-        ({"model": object()}, r"model is a object; expected a torch\.nn\.Module"),
+        ({"model": object()}, r"model is an object; expected a torch\.nn\.Module"),
         ({"loss": [print, print]}, "loss contains .*expected one function, for one label"),
         ({"input_shapes": [[-1], [-1]]}, "expected a shape for each column"),
         ({"feature_cols": ["x", "y", "z"]}, "a module that takes x, y; expected a column for each"),

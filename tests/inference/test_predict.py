@@ -425,7 +425,7 @@ def wrong(**given: Any) -> dict[str, Any]:
         (wrong(errors="ignore"), r"errors is 'ignore'; expected 'raise' or 'null'"),
         (wrong(fill={"x7": 1}), r"fill names 'x7'"),
         (wrong(model="/nowhere/m.keras"), r"/nowhere/m.keras does not exist on host"),
-        (wrong(model=5), r"model is a int; expected a path"),
+        (wrong(model=5), r"model is an int; expected a path"),
         (wrong(model=__file__), r"expected a .keras or .h5 file, or the folder"),
         (wrong(model=os.path.dirname(__file__)), r"has no saved_model.pb; it contains __init__.py"),
         (wrong(model="m.weights.h5"), r"only weights"),

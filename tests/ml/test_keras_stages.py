@@ -99,6 +99,7 @@ def test_a_pipeline_trains_on_two_workers_and_its_columns_suit_the_evaluators(
     assert again.stages[1].getRunPath() == model.getRunPath()
 
 
+@pytest.mark.thorough
 def test_a_model_with_two_inputs_and_weights_goes_on_from_its_weights(
     models: Any, spark: SparkSession, root: str
 ) -> None:
@@ -175,7 +176,7 @@ def test_fit_refuses_models_before_any_run(models: Any, points: DataFrame, root:
 
     for model, message in (
         (models.linear((2,)), "has no loss: it is not compiled"),
-        (lambda: 3, "returned a int"),
+        (lambda: 3, "returned an int"),
         (needs, "needs 'units', which has no value"),
         (two, "rows that belong to several classes"),
     ):
@@ -261,7 +262,7 @@ def OfKeras2() -> Any:
         ({"runOptions": {"versioned_resources": {"a": "/etc"}}}, "'versioned_resources', which"),
         ({"runOptions": {"rot": "/runs"}}, "unknown option 'rot'"),
         ({"callbacks": []}, r"callbacks is \[\]; expected a function"),
-        ({"model": 3}, "model is 3, a int"),
+        ({"model": 3}, "model is 3, an int"),
         ({"model": OfKeras2()}, "model is a Model of tf_keras; expected a compiled model"),
         ({"model": lambda epochs: epochs}, "parameter 'epochs', which the stage itself has"),
     ],

@@ -66,7 +66,10 @@ LOSS = "torch.nn.modules.loss"
         ({"epochs": 0}, "epochs is 0; expected a whole number of at least 1"),
         ({"epoch": 3}, "no param 'epoch'. Did you mean 'epochs'"),
         ({"runOptions": {"framework": "jax"}}, "'framework', which is not possible"),
-        ({"model": 3}, "model is 3, a int; expected a torch.nn.Module, or a function that returns"),
+        (
+            {"model": 3},
+            "model is 3, an int; expected a torch.nn.Module, or a function that returns",
+        ),
         ({"model": lambda epochs: epochs}, "parameter 'epochs', which the stage itself has"),
         ({"model": of_torch(MODULE, "Module")}, "optimizer is None for model 'Module'"),
         ({"optimizer": object()}, "none beside a function"),

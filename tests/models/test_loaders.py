@@ -419,6 +419,11 @@ def test_kserve_runs_a_container_of_the_user(weights: Path) -> None:
     (container,) = predictor["containers"]
     assert container["image"] == "registry/any:1"
     assert container["command"][:3] == ["sparkdl", "serve", "/mnt/models/any"]
+    assert "--workers" not in container["command"]
+    options: Any = {"image": "registry/any:1", "token_secret": "any-token", "workers": 4}
+    assert serving.kserve("any", root=root, **options) == text.replace(
+        "- /etc/sparkdl/token\n", "- /etc/sparkdl/token\n      - --workers\n      - '4'\n"
+    )
     assert predictor["storageUris"] == [
         {"uri": f"{root}/models/any/1", "mountPath": "/mnt/models/any/1"}
     ]

@@ -1,6 +1,7 @@
 """Versions, aliases and metrics in the registry, on local disks, S3 and other stores."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def test_wrong_arguments_name_the_rule_and_export_nothing(root: str, prepared: s
     for name in ("", "3", "a/b", "..", 7):
         with pytest.raises(ConfigError, match="name of the model"):
             models.export(prepared, name, root=root)  # type: ignore[arg-type]
-    for model, text in ((object(), "a object; expected a model of Keras"), (root, "is no model")):
+    for model, text in ((object(), "an object; expected a model of Keras"), (root, "is no model")):
         with pytest.raises(ConfigError, match=text):
             models.export(model, "digits", root=root)
     with pytest.raises(ConfigError, match="metrics\\['a'\\] is 'high'; expected a number"):
@@ -176,6 +177,53 @@ def test_a_damaged_version_hides_no_other(root: str, prepared: str, caplog: Any)
     assert models.list("other", root=root) == []
     with pytest.raises(ModelDamagedError, match=r"model.json is damaged"):
         models.get("other", root=root)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "../../other"},
+        {"name": "other"},
+        {"version": "../2"},
+        {"version": 7},
+        {"metrics": "none"},
+        {"metrics": {"loss": {"a": 1}}},
+        {"exported": 5},
+        {"lineage": [1]},
+        {"files": ["x"]},
+        {"signatures": 5},
+        "nested",
+        "pipe",
+        "holes",
+    ],
+)
+def test_a_version_that_another_user_has_written_hides_no_other(
+    root: str, changes: Any, caplog: Any
+) -> None:
+    for name in ("good", "digits"):
+        record = {
+            "format": 1,
+            "name": name,
+            "version": 1,
+            "metrics": {},
+            "run": None,
+            "trial": None,
+        }
+        storage.write(f"{root}/models/{name}/1/model.json", json.dumps(record))
+    file = Path(root, "models/digits/1/model.json")
+    if isinstance(changes, dict):
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    elif changes == "nested":
+        file.write_text("[" * 100_000)
+    elif changes == "holes":
+        os.truncate(file, 100 << 30)
+    else:
+        file.unlink()
+        os.mkfifo(file)
+    assert [f"{v.name}/{v.version}" for v in models.list(root=root)] == ["good/1"]
+    assert "left out" in caplog.text
+    with pytest.raises((ModelDamagedError, OSError)):
+        models.get("digits", root=root)
 
 
 def test_a_damaged_alias_hides_no_version(root: str, prepared: str, caplog: Any) -> None:

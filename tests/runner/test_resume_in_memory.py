@@ -336,6 +336,10 @@ def test_verb_that_finds_nothing_to_run_says_so_and_raises_the_old_error(
         execute(request_of(2, **options), idle)
     assert idle.submitted == []
     assert "ended before, FAILED: 0 of 2 trials complete" in capsys.readouterr().out
+    # Without a cluster, Spark would be asked for one first.
+    no_cluster: Any = object()
+    with pytest.raises(AllTrialsFailedError, match="Nothing was run"):
+        resume_run(f"{root}/run", None, {}, frozenset(), None, {}, no_cluster)
     again = InMemoryCluster(same)
     run = execute(request_of(2, retry="failed", **options), again)
     assert run.counts() == {"COMPLETE": 2}

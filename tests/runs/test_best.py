@@ -50,6 +50,16 @@ def trials_of(*rows: list[float], **metrics: float) -> list[Trial]:
 # ---- repeats
 
 
+def test_a_note_that_all_trials_have_is_told_once() -> None:
+    trials = trials_of([0.5], [0.75], [0.25])
+    trials[0].note = trials[2].note = "model.keras was saved and not returned"
+    run = run_of(trials)
+    assert str(run).count("saved and not returned") == 1
+    assert "Trial 0 and 1 more: model.keras was saved and not returned" in str(run)
+    trials[1].note = "another"
+    assert str(run_of(trials)).count("saved and not returned") == 2
+
+
 def test_a_configuration_that_diverged_with_one_seed_is_not_the_best() -> None:
     trials = trials_of([0.99, NAN, NAN], [0.95, 0.94, 0.95], [0.97])
     order = [trial.configuration for trial in ranked(trials, "max", repeats=3)]
@@ -413,6 +423,8 @@ def test_a_message_is_cut_between_words_and_stands_whole_below_the_table(field: 
     trials = [Trial(i, {"c": i}, "", state=TrialState.FAILED, attempts=1) for i in range(3)]
     for trial in trials[:2]:
         setattr(trial, field, message)
+    if field == "note":
+        trials[2].note = "another one, as a note of all trials has no column"
     run = run_of(trials, state=RunState.FAILED)
     rows, _, foot = str(run).partition("Trial 0 and 1 more: ")
     assert foot.startswith(f"{message}\n")

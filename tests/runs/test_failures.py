@@ -109,3 +109,17 @@ def test_the_table_tells_it_before_the_rows() -> None:
     assert "sparkdl logs /runs/r 8" in str(run)
     page = run._repr_html_()
     assert page.index("units=64") < page.index("<table>")
+
+
+@pytest.mark.slow
+def test_an_error_of_a_layer_of_keras_says_what_is_wrong() -> None:
+    import keras
+    import numpy as np
+
+    model = keras.Sequential([keras.layers.Input((10,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError) as caught:
+        model(np.zeros((2, 9)))
+    summary = Trial(0, {}, "", error=f"ValueError: {caught.value}").summary
+    assert summary.startswith("ValueError: Exception encountered when calling Sequential.call(). ")
+    assert "expected axis -1 of input shape to have value 10" in summary
+    assert "\n" not in summary and "\x1b" not in summary

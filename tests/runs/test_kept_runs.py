@@ -109,6 +109,24 @@ def test_a_run_is_resumed_by_its_own_program(
     assert compared.loc[("result", "trials")].tolist() == [5, 7]
 
 
+def test_a_trial_is_verified_by_the_code_that_its_run_has_kept(
+    kept: tuple[str, dict[str, Any]], spark: SparkSession
+) -> None:
+    root, table = kept
+    program = json.loads(Path(root, "line/source/program.json").read_text())
+    own = program["python"] == ".".join(map(str, sys.version_info[:2]))
+    options: dict[str, Any] = {} if own else {"train": train}
+    verification = experiment.verify(
+        f"{root}/line", trial=4, spark=spark, progress=False, **options
+    )
+    assert verification.verdict == "equal", str(verification)
+    assert verification.compared.num_steps == len(table["trials"]["4"]["reports"])
+    assert "checkpoints/000004/slope.txt" in verification.compared.files
+    # Nothing is known of the rows of versions that were trained before rows were recorded.
+    (answer,) = models.affected([1], key="id", root=root)
+    assert answer.answer == "unknown"
+
+
 def test_checkpoints_and_the_registry_are_read(kept: tuple[str, dict[str, Any]]) -> None:
     root, table = kept
     best = experiment.load(f"{root}/line").best

@@ -25,9 +25,10 @@ from sparkdl.runs.ids_and_seeds import new_run_id, trial_seed
 from sparkdl.runs.large_outputs import LARGE_BYTES
 from sparkdl.runs.opening import IfExists, OpenRun, RunDescription, continue_run, open_run
 from sparkdl.runs.owner import Claim, newest_claim
-from sparkdl.runs.states import RunState, TrialState
+from sparkdl.runs.states import Failure, RunState, TrialState
 from tests.helpers.processes import eventually
 from tests.helpers.runs import journal_lines, segments
+from tests.helpers.stored_runs import started
 
 DESCRIPTION = RunDescription(
     id="nightly",
@@ -438,3 +439,20 @@ def test_large_outputs_stay_in_the_folder_of_the_trial(root: str) -> None:
     assert load(opened.run.path).trials[0].outputs == outputs
     Path(opened.paths.trial(0).outputs).unlink()
     assert load(opened.run.path).trials[0].outputs["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("state", ["FAILED", "INVALID"])
+def test_what_a_trial_has_reported_before_it_failed_does_not_count_when_it_is_retried(
+    root: str, state: str
+) -> None:
+    """A pruner would stop the new attempt by the values of the one before."""
+    opened = started(root, "one")
+    failure = Failure.EXCEPTION if state == "FAILED" else None
+    opened.record(
+        TrialChanged(number=0, state=TrialState(state), attempt=0, error="E: no", failure=failure)
+    )
+    opened.close(RunEnded(state=RunState.FAILED))
+    again = continue_run(opened.run.path, retry=frozenset({state.lower()}))
+    again.owner.release()
+    last = [line for line in journal_lines(opened.run.path) if line["event"] == "trial"][-1]
+    assert (last["state"], last["failure"]) == ("WAITING", str(Failure.EXCEPTION))

@@ -42,7 +42,9 @@ def test_retry_is_a_state_or_numbers_of_trials(value: Any, expected: set[Any]) -
     "value", ["complete", "FAILED", True, [True], [1.0], 1.5, [None], {"a": 1}]
 )
 def test_any_other_retry_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match="expected 'failed', 'cancelled' or a list of numbers"):
+    with pytest.raises(
+        ConfigError, match="expected 'failed', 'invalid', 'cancelled' or a list of numbers"
+    ):
         parse_retry(value)
 
 

@@ -32,13 +32,17 @@ def test_evaluate_metric_finds_the_metric() -> None:
     assert evaluate_metric({"file": "a.txt", "only": 2}, {}, None).value == 2.0
     assert evaluate_metric({"a": 1, "b": 2}, {}, None).value is None
     assert evaluate_metric({}, {}, None).state == "COMPLETE"
-    assert (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "").endswith("; got loss")
+    assert (evaluate_metric({"loss": 1}, {}, "accuracy").reason or "").endswith(
+        "; got loss. Return a number under this name"
+    )
     missing = evaluate_metric({"loss": 1}, {}, "accuracy").reason
     assert lacks_metric(missing, "accuracy") and not lacks_metric(missing, "loss")
     assert not lacks_metric("metric 'accuracy' is nan", "accuracy")
     assert not lacks_metric(None, "accuracy")
     misspelt = evaluate_metric({"acuracy": 1}, {}, "accuracy").reason or ""
-    assert misspelt.endswith("got acuracy. Return it under this name, or pass metric='acuracy'")
+    assert misspelt.endswith(
+        "got acuracy. Return a number under this name, or pass metric='acuracy'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Access to a model server: tokens, and clients that hold what others need."""
 
+import asyncio
 import hmac
 import logging
 import threading
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 
 from sparkdl.serving import slow_messages
-from sparkdl.serving.application import Application
+from sparkdl.serving.application import PROBES, Application
 from sparkdl.serving.calls import Call
+from sparkdl.serving.messages import HttpRequest
 from sparkdl.serving.request_checks import check_token
 from sparkdl.serving.request_error import RequestError
+from sparkdl.serving.request_threads import RequestThreads
 from tests.helpers.processes import eventually
 from tests.serving.fakes import Client, FakeCatalog, FakeModel, half_plus_three
 
@@ -90,6 +93,21 @@ def test_the_name_of_a_model_leads_to_no_file(name: str) -> None:
             assert [*answer.json] == ["error"] and "root:" not in answer.text
 
 
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_what_is_sent_with_a_probe_is_not_kept(token: str | None) -> None:
+    """Anyone may ask it, also who has no token: bodies would fill the memory."""
+    application = Application(FakeCatalog([half_plus_three()]), token=token)
+
+    async def read() -> bytes:
+        raise AssertionError("the body is read")
+
+    with RequestThreads(1, "probe") as pool:
+        for path in PROBES:
+            head = HttpRequest("POST", path, {"host": "localhost", "content-encoding": "gzip"})
+            answer = asyncio.run(application.answer_soon(head, read, pool))
+            assert answer.status != 500, answer.body
+
+
 # ---- gRPC
 
 
@@ -107,14 +125,14 @@ def server() -> Iterator[Any]:
     server.close()
 
 
-def silent_call(channel: Any, end: threading.Event, **metadata: str) -> Any:
+def silent_call(channel: Any, end: threading.Event, method: str = METHOD, **metadata: str) -> Any:
     """Begin a request, and send no message."""
 
     def messages() -> Iterator[bytes]:
         end.wait(240)
         yield from ()
 
-    return channel.stream_unary(METHOD).future(
+    return channel.stream_unary(method).future(
         messages(), metadata=tuple(metadata.items()), timeout=200
     )
 
@@ -127,6 +145,18 @@ def test_a_client_by_grpc_without_a_token_holds_no_thread(server: Any) -> None:
         for call in [silent_call(channel, end) for _ in range(20)]:
             # It is answered although its message never comes.
             assert call.exception().code() == grpc.StatusCode.UNAUTHENTICATED
+        end.set()
+
+
+def test_what_is_sent_with_a_probe_by_grpc_is_not_read(server: Any) -> None:
+    """Of a client without the token: each message may have the size of a request."""
+    import grpc
+
+    end = threading.Event()
+    with grpc.insecure_channel(server.address) as channel:
+        for method in ("inference.GRPCInferenceService/ServerLive", "grpc.health.v1.Health/Check"):
+            # It is answered although its message never comes.
+            assert silent_call(channel, end, f"/{method}").result() == b"\x08\x01"
         end.set()
 
 

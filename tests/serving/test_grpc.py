@@ -16,7 +16,8 @@ import pytest
 
 from sparkdl import serving
 from sparkdl.errors import ConfigError
-from sparkdl.serving import Server, starting
+from sparkdl.serving import Server, processes
+from sparkdl.serving.model_set import ModelSet
 from tests.helpers.processes import eventually
 from tests.serving.functions import save_functions, save_sum
 
@@ -198,6 +199,9 @@ def test_errors_have_the_codes_of_tensorflow_serving(server: Server) -> None:
     picky = {"signature_name": "picky"}
     bomb = tf.make_tensor_proto([1], tf.int32)
     bomb.tensor_shape.dim[0].size = 1 << 33
+    texts = tf.make_tensor_proto([b"a" * 1000])
+    texts.tensor_shape.dim[0].size = 1 << 16
+    joined = {"tag": texts, "x": np.zeros(1, "float32")}
     cut = tf.make_tensor_proto([1, 2, 3], tf.int32)
     cut.tensor_shape.dim[0].size = 7
     wide = tf.make_tensor_proto([1.5], tf.bfloat16)
@@ -214,11 +218,16 @@ def test_errors_have_the_codes_of_tensorflow_serving(server: Server) -> None:
             ("NOT_FOUND", "Specific(functions, 9)", lambda: client.predict({}, version=9)),
             ("INVALID_ARGUMENT", "label: x", lambda: client.predict({}, version_label="x")),
             ("INVALID_ARGUMENT", "Missing ModelSpec", lambda: client.predict({}, name="")),
-            ("INVALID_ARGUMENT", '"no" not', lambda: client.predict({}, signature_name="no")),
+            ("FAILED_PRECONDITION", '"no" not', lambda: client.predict({}, signature_name="no")),
+            ("INVALID_ARGUMENT", '"no" not', lambda: client.regress([{}], signature_name="no")),
             ("INVALID_ARGUMENT", "the inputs none", lambda: client.predict({}, **picky)),
             ("INVALID_ARGUMENT", "dtype float32", lambda: client.predict({"x": [1.0]}, **picky)),
             ("INVALID_ARGUMENT", "expected [-1]", lambda: client.predict({"x": [[1]]}, **picky)),
             ("INVALID_ARGUMENT", "bytes are", lambda: client.predict({"x": bomb}, **picky)),
+            (
+                *("INVALID_ARGUMENT", "bytes are"),
+                lambda: client.predict(joined, signature_name="join"),
+            ),
             ("INVALID_ARGUMENT", "of its shape", lambda: client.predict({"x": cut}, **picky)),
             (
                 *("INVALID_ARGUMENT", "of its shape"),
@@ -273,6 +282,13 @@ def test_requests_are_counted_and_keep_their_id(server: Server) -> None:
     assert 'method="predict",model="functions",status="200",version="1"' in text
 
 
+def models_of(server: Server) -> ModelSet:
+    """The models of a server in this process."""
+    stop: Any = server._stop
+    models: ModelSet = stop.args[0]
+    return models
+
+
 def test_the_token_is_needed_on_another_address_and_requests_are_answered_at_the_end(
     tmp_path: Path,
 ) -> None:
@@ -289,7 +305,7 @@ def test_the_token_is_needed_on_another_address_and_requests_are_answered_at_the
     with Client(server, authorization=f"Bearer {server.token}") as client:
         thread = threading.Thread(target=lambda: answers.append(client.predict(inputs, name="sum")))
         thread.start()
-        version = server._models.find("sum")
+        version = models_of(server).find("sum")
         (queue,) = version._queues.values()
         assert eventually(lambda: queue._num_rows == 1)
         server.stop()
@@ -308,7 +324,7 @@ def test_both_apis_end_together_and_a_request_that_hangs_is_given_up(
         assert opened.wait(240)
         raise ValueError("too late")
 
-    monkeypatch.setattr(server._models.find("sum"), "run", run, raising=False)
+    monkeypatch.setattr(models_of(server).find("sum"), "run", run, raising=False)
     port = int(server.url.rsplit(":", 1)[1])
     given_up = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
     thread = threading.Thread(target=server.stop, kwargs={"timeout_s": 3.0})
@@ -356,12 +372,12 @@ def test_a_start_that_fails_late_leaves_neither_ports_nor_threads(
     folder, log = str(save_sum(tmp_path / "sum", 1.0)), tmp_path / "log"
     ports: list[int] = []
 
-    def fail(http: Any, *arguments: Any, grpc: Any, **options: Any) -> None:
-        ports.extend([http.address[1], int(grpc.address.rsplit(":")[-1])])
+    def fail(address: Any, *arguments: Any, grpc_address: str, **options: Any) -> None:
+        ports.extend([address[1], int(grpc_address.rsplit(":")[-1])])
         raise RuntimeError("late")
 
     before = own_threads()
-    monkeypatch.setattr(starting, "Server", fail)
+    monkeypatch.setattr(processes, "Server", fail)
     with pytest.raises(RuntimeError, match="late"):
         serving.start(folder, port=0, grpc_port=0, log=str(log), batching=True)
     assert eventually(lambda: gc.collect() >= 0 and own_threads() <= before), own_threads()

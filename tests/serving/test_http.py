@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from sparkdl.errors import ConfigError
-from sparkdl.serving import asgi, http_connection, http_server
+from sparkdl.serving import asgi, http_connection, http_server, sockets
 from sparkdl.serving.application import Application
-from sparkdl.serving.http_server import HttpServer, listen
+from sparkdl.serving.http_server import HttpServer
 from sparkdl.serving.messages import Answer, HttpRequest, ReadBody, error_answer
 from sparkdl.serving.request_error import RequestError
+from sparkdl.serving.sockets import listen
 from tests.helpers.processes import eventually
 from tests.serving.fakes import FakeCatalog
 
@@ -34,7 +35,8 @@ LARGE = 1 << 23
 GIVEN_UP = """
 import asyncio, socket, time
 from sparkdl.serving.application import Application
-from sparkdl.serving.http_server import HttpServer, listen
+from sparkdl.serving.http_server import HttpServer
+from sparkdl.serving.sockets import listen
 
 async def answer(head, read, pool):
     await asyncio.get_running_loop().run_in_executor(pool, time.sleep, 60)
@@ -412,7 +414,7 @@ def test_a_slow_reader_gets_the_whole_answer(monkeypatch: Any, echo: Echo) -> No
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="it is Linux that does it")
 def test_a_client_that_never_reads_is_cut_off(monkeypatch: Any, echo: Echo) -> None:
-    monkeypatch.setattr(http_server, "IDLE_S", 1)
+    monkeypatch.setattr(sockets, "IDLE_S", 1)
     server = HttpServer(listen("127.0.0.1", 0), MAX_BODY)
     server.start(echo)
     with socket.socket() as connection:

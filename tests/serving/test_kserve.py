@@ -92,6 +92,8 @@ def test_knative_shifts_the_share_of_the_new_revision() -> None:
         ({"batch": 0}, "at least 1"),
         ({"log_to": "s3://bucket"}, "CloudEvents"),
         ({"gpus": -1}, "at least 0"),
+        ({"workers": 0}, "at least 1"),
+        ({"workers": 2}, "which TensorFlow Serving takes"),
     ],
 )
 def test_wrong_arguments_are_refused(options: Any, match: str) -> None:
@@ -148,6 +150,7 @@ def test_the_command_writes_a_file(capsys: Any, tmp_path: Path) -> None:
     [
         (["--kserve", "--port", "80"], "--port is given, but with --kserve"),
         (["--kserve", "--memory-limit-mb", "80"], "--memory-limit-mb is given"),
+        (["--kserve", "--workers", "2"], "which TensorFlow Serving takes"),
         (["--gpus", "1"], "--gpus is given, but it needs --kserve"),
         (["--output", "x.yaml"], "--output is given, but it needs --kserve"),
         (["other", "--kserve"], "--kserve got 2 models"),

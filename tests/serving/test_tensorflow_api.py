@@ -128,6 +128,15 @@ def test_a_wrong_body_is_status_400_with_the_reason(body: Any, message: str) -> 
     assert [*answer] == ["error"] and message in answer["error"]
 
 
+def test_a_whole_number_is_rounded_as_the_documentation_says() -> None:
+    """Source: https://www.tensorflow.org/tfx/serving/api_rest#floating_point_precision"""
+    status, answer = post(f"{HALF}:predict", {"instances": [1435774380, 16777217]})
+    assert status == 200
+    expected = np.array([1435774336, 16777216], "float32") / 2 + 3
+    assert np.array(answer["predictions"], "float32").tolist() == expected.tolist()
+    assert post(f"{HALF}:predict", b'{"instances": [1e39]}')[0] == 400
+
+
 def test_several_inputs_need_names() -> None:
     for body in ({"instances": [1]}, {"inputs": [1]}):
         status, answer = post("/v1/models/named:predict", body)

@@ -299,6 +299,7 @@ def test_a_killed_worker_is_an_error_soon(standalone_spark: SparkSession, victim
     assert eventually(lambda: sc.parallelize(range(2), 2).count() == 2)
 
 
+@pytest.mark.thorough
 def test_a_keeper_that_is_lost_is_an_error_beside_parameter_servers(
     standalone_spark: SparkSession,
 ) -> None:

@@ -62,7 +62,7 @@ def nothing_is_left(folder: Path) -> bool:
     ("mode", "end", "code"),
     [
         ("SPARK", "time.sleep(1000)", -9),
-        ("TENSORFLOW", "raise ValueError('mine')", 1),
+        pytest.param("TENSORFLOW", "raise ValueError('mine')", 1, marks=pytest.mark.thorough),
         pytest.param("SPARK", "time.sleep(1000)", 143, marks=pytest.mark.thorough),
         ("SPARK", "cluster.train(sc.parallelize(range(100_000), 2))", 143),
         pytest.param("TENSORFLOW", "cluster.shutdown()", 143, marks=pytest.mark.thorough),

@@ -91,7 +91,7 @@ def test_namespaces_are_alike_and_not() -> None:
     assert repr(words) == "['--a', '1']"
     with pytest.raises(AttributeError, match="no argument 'c'; the arguments are a, b"):
         one.c  # noqa: B018
-    with pytest.raises(TypeError, match="got a int; expected a dict"):
+    with pytest.raises(TypeError, match="got an int; expected a dict"):
         pipeline.Namespace(3)  # type: ignore[arg-type]
 
 
@@ -278,7 +278,7 @@ def test_arguments_that_cannot_be_saved_are_named(spark: SparkSession, tmp_path:
 
 
 class Cluster:
-    """What a TFCluster is to an estimator."""
+    """A stand-in for a TFCluster, with the methods that an estimator calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

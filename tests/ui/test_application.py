@@ -18,6 +18,7 @@ from sparkdl.runs import Run, owner
 from sparkdl.runs.events import TrialChanged
 from sparkdl.runs.history import load
 from sparkdl.runs.states import TrialState
+from sparkdl.runs.views.report import PARTS, write_report
 from sparkdl.ui import live_runs, refreshed, trial_table
 from sparkdl.ui.live_runs import Snapshot
 from tests.helpers.in_memory_cluster import InMemoryCluster, lost, returned
@@ -167,6 +168,20 @@ def test_figures_are_those_of_the_report(root: str, run: Run) -> None:
     assert figure["layout"]["title"]["text"] == "Trial by trial"
     assert get(page, f"/api/runs/{run.id}/figures/pareto") is None
     assert get(page, f"/api/runs/{run.id}/figures/none") is None
+
+
+def test_sections_of_files_are_those_of_the_report(root: str, run: Run) -> None:
+    """Images that trials have left, the data and the code are read anew for each page."""
+    storage.write(storage.join(run.path, "trials/1/work/roc.svg"), "<svg></svg>")
+    report = Path(write_report(run)).read_text()
+    page, addresses = client(root), f"/api/runs/{run.id}/parts"
+    shown = {name: get(page, f"{addresses}/{name}") for name in PARTS}
+    assert get(page, f"/api/runs/{run.id}")["parts"] == list(shown)
+    assert "roc.svg" in shown["images"]["text"]
+    assert all(part["text"] in report for part in shown.values())
+    known = shown["images"]["version"]
+    assert get(page, f"{addresses}/images?version={known}") == {"version": known}
+    assert get(page, f"{addresses}/none")["text"] is None
 
 
 def test_numbers_that_are_not_finite_are_text(root: str) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from sparkdl import models
+from sparkdl.files import storage
+from sparkdl.files.layout import RunPaths
 from sparkdl.models.watch_files import ResultFiles, folder_of
 from sparkdl.runner.control import remote_driver as asking
 from sparkdl.search.settings import SearchSettings
@@ -118,6 +120,7 @@ def test_scripts_of_users_do_not_run(root: str, browser: Any, page: Page) -> Non
     ended(root, "run-1", (0.5, 0.75), name=SCRIPT)
     Path(opened_run.run.trials[0].path).mkdir(parents=True, exist_ok=True)
     Path(opened_run.run.trials[0].path, "log.txt").write_text(SCRIPT)
+    storage.write(RunPaths(opened_run.run.path).source + "/function.py", SCRIPT)
     with opened(browser, page) as tab:
         tab.wait_for_selector("text=run-0")
         for place in ("run/run-0/trial/0", "compare/run-0,run-1"):
@@ -125,8 +128,31 @@ def test_scripts_of_users_do_not_run(root: str, browser: Any, page: Page) -> Non
             tab.wait_for_selector("#figure-history .scatterlayer", state="attached")
             if "trial" in place:
                 wait_for(tab, "document.getElementById('log').textContent.includes('<script>')")
+                wait_for(tab, "document.getElementById('code').textContent.includes('<script>')")
         assert tab.title() == "Comparison - sparkdl"
         assert tab.locator("img[src=x]").count() == 0
+
+
+@pytest.mark.parametrize("what", ["parts/code*", "?version=*"])
+def test_a_late_answer_is_not_shown_on_the_page_of_another_run(
+    root: str, browser: Any, page: Page, what: str
+) -> None:
+    for name in ("run-0", "run-1"):
+        run = ended(root, name).run
+        storage.write(RunPaths(run.path).source + "/function.py", f"code of {name}")
+    separator = "" if what.startswith("?") else "/"
+    late = f"**/api/runs/run-0{separator}{what}"
+    held: list[Any] = []
+    with opened(browser, page) as tab:
+        tab.route(late, lambda route: held.append(route))
+        with tab.expect_request(late):
+            tab.evaluate("location.hash = '#/run/run-0'")
+        tab.evaluate("location.hash = '#/run/run-1'")
+        wait_for(tab, "document.getElementById('code')?.textContent.includes('code of run-1')")
+        with tab.expect_response(late):
+            held[0].continue_()
+        tab.evaluate("fetch('page.css').then((answer) => answer.text())")  # After what came before.
+        assert "run-1" in tab.inner_text("#head") and "run-0" not in tab.inner_text("#page")
 
 
 def test_a_search_is_followed_to_its_end(root: str, browser: Any, page: Page) -> None:

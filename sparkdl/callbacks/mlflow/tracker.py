@@ -13,7 +13,7 @@ from typing import Any
 from sparkdl.callbacks.callback import Callback
 from sparkdl.callbacks.mlflow import values
 from sparkdl.callbacks.webhook import NoRedirect
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.host.optional_packages import require
 from sparkdl.runs import Run
 from sparkdl.secrets.masks import MASK, mask_text
@@ -76,8 +76,8 @@ class MLflow(Callback):
             raise ConfigError(f"artifacts is {artifacts!r}; expected 'all', 'best' or 'none'.")
         for name, text in (("uri", uri), ("experiment", experiment)):
             if text is not None and not (isinstance(text, str) and text):
-                kind = type(text).__name__
-                raise ConfigError(f"{name} of MLflow is a {kind} or empty; expected a text.")
+                kind = named_type(text)
+                raise ConfigError(f"{name} of MLflow is {kind} or empty; expected a text.")
         self.interval_s = interval_s
         self.end_timeout_s = end_timeout_s
         self._uri = uri

@@ -4,12 +4,13 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from sparkdl.cluster.executor_name import this_executor
 from sparkdl.cluster.gang.membership import (
+    INCARNATIONS,
     Generation,
     JoinRequest,
     generations,
@@ -30,6 +31,10 @@ LEFT_BEHIND = "the other ranks went on without it"
 REPLACED = "Spark has started this rank elsewhere"
 ALL_LOST = "all ranks of the gang were lost at once"
 GIVEN_UP = "Spark has given up the executor of this rank"
+GIVEN_BACK = "its slot was given back, as other work waited for slots"
+
+# A process that is asked to leave, and comes to no place between two steps in this time, is ended.
+LEAVE_S = 60.0
 
 
 def post_request(files: RankFiles, generation: int, request: JoinRequest) -> None:
@@ -56,9 +61,12 @@ class ElasticSeat(RingSeat):
         self._files = placement.files
         self._secret = secret
         self._mine, theirs = channel()
-        self._peer = placement.peers[placement.rank]
-        incarnation = newest_incarnation(self._files, placement.rank)
+        self._peer = placement.peer
+        self._first = least = placement.incarnation
+        incarnation = newest_incarnation(self._files, placement.rank, least)
         self._process = placement.rank, incarnation
+        # It waits while the others train.
+        self._is_standby = incarnation == least and not placement.is_member()
         self._members = read_generation(self._files, 0).processes
         is_late = self._process not in self._members
         self._listener: socket.socket | None = None if is_late else placement.listener
@@ -71,7 +79,8 @@ class ElasticSeat(RingSeat):
         self._poll_s = self._files.poll_s(plan.size)
         self._outages = Outages("list the messages of an elastic gang")
         self._looked_s = 0.0
-        me: dict[str, Any] = {"is_elastic": True, "is_late": is_late}
+        self._asked_to_leave_s: float | None = None
+        me: dict[str, Any] = {"is_elastic": True, "is_late": is_late, "grows": plan.grows}
         if is_late or incarnation:
             me["checkpoint"] = None  # The process is given the state of the others, which is newer.
         super().__init__({"ring": theirs}, me)
@@ -103,10 +112,14 @@ class ElasticSeat(RingSeat):
         gone_processes = set(listing.numbered("gone"))
         if self._process in gone_processes:
             return GIVEN_UP
+        asked_to_leave = listing.numbered("leaves")
+        if (rank, self._first) in asked_to_leave and self._has_to_go():
+            self._files.post_numbered("gone", *self._process)  # The others need not wait for it.
+            return GIVEN_BACK
         if self._process_request:
             return self._request(listing, newest, self._process_request)
         if newest > self._current >= 0:
-            return LEFT_BEHIND if read_generation(self._files, newest).members else ALL_LOST
+            return self._reason_to_leave(read_generation(self._files, newest))
         if self._current < 0:
             return self._exit_reason(listing, newest)
         following = self._current + 1
@@ -114,7 +127,7 @@ class ElasticSeat(RingSeat):
         if asking and f"alive-{following}" not in self._sent_notes:
             self._files.post_numbered("alive", following, rank, incarnation)
             self._sent_notes.add(f"alive-{following}")
-        if asking - self._members - gone_processes:
+        if asking - self._members - gone_processes or self._has_leaving(asked_to_leave):
             self._notify("waiting")
         is_lost = any(newest_incarnations.get(r, inc) > inc for r, inc in self._members)
         if is_lost or self._members & (asking | gone_processes):
@@ -126,6 +139,8 @@ class ElasticSeat(RingSeat):
         at = request["generation"]
         if self._requested <= at or self._requested < 0:
             number = at + 1 if at >= 0 else newest + 1
+            if self._is_standby:
+                self._files.post_numbered("moves", *self._process)
             post_request(self._files, number, self._join_request(request))
             self._requested = number
         if newest < self._requested:
@@ -133,14 +148,47 @@ class ElasticSeat(RingSeat):
         generation = read_generation(self._files, self._requested)
         if self._process not in generation.processes:
             self._requested = -1  # A process that comes late asks for the next ring then.
-            if not generation.members:
-                return ALL_LOST
-            return None if self._current < 0 else LEFT_BEHIND
+            is_late = generation.members and self._current < 0
+            return None if is_late else self._reason_to_leave(generation)
+        if self._is_standby:
+            self._files.post_numbered("began", *self._process, data=json.dumps(asdict(self._peer)))
+            self._is_standby = False
         self._current = self._requested
         self._members = generation.processes
         self._process_request = None
         self._invite(generation)
         return None
+
+    def _has_leaving(self, asked_to_leave: Iterable[tuple[int, ...]]) -> bool:
+        """Return True if a process of the ring is asked to leave.
+
+        Args:
+            asked_to_leave: the rank of each task that is, and the number of its first process.
+        """
+        return any(
+            rank == other and first <= incarnation < first + INCARNATIONS
+            for rank, first in asked_to_leave
+            for other, incarnation in self._members
+        )
+
+    def _has_to_go(self) -> bool:
+        """Return True if this process, which is asked to leave, need not or cannot be waited for.
+
+        One that is in the ring leaves between two steps, which keeps the collectives of the others
+        whole. Its program may come to no such place.
+        """
+        now = time.monotonic()
+        self._asked_to_leave_s = self._asked_to_leave_s or now
+        return self._current < 0 or now - self._asked_to_leave_s > LEAVE_S
+
+    def _reason_to_leave(self, generation: Generation) -> str:
+        """Return the reason to end a process that a ring of the others is without."""
+        if not generation.members:
+            return ALL_LOST
+        if self._first >= 0 and self._files.has_numbered("leaves", self._process[0], self._first):
+            return GIVEN_BACK
+        has_moved = self._process[0] in [member.rank for member in generation.members]
+        return REPLACED if has_moved else LEFT_BEHIND
 
     def _join_request(self, request: Mapping[str, Any]) -> JoinRequest:
         self._listener = self._listener or listen(self._peer.address)

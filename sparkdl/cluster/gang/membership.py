@@ -6,6 +6,11 @@ later incarnation of a rank means that the one before has ended. `here-<generati
 process is busy and will ask. Only the driver decides: when no process is missing, it writes
 `generation-<number>` with the processes that form that ring, and `gone-<rank>-<incarnation>` for a
 process whose executor Spark has given up.
+
+A further process, see `StandbyJobs`, waits while the others train: it posts
+`moves-<rank>-<incarnation>` before it asks, `began-...` when it is in, and `gone-...` if it ends
+before. With `leaves-<rank>-<incarnation>`, the driver asks it, and those that its task has started
+since, to leave between two steps.
 """
 
 import json
@@ -15,6 +20,9 @@ from dataclasses import asdict, dataclass
 
 from sparkdl.files.rank_files import Listing, RankFiles
 
+# The further processes of ranks are counted from a multiple of this, and those that Spark or their
+# tasks start after them from the last one: no two processes of a rank have the same number.
+INCARNATIONS = 1 << 16
 # A process that posts nothing for this long, while others wait for its rank, is taken for lost; on
 # network filesystems and in stores it gets longer, see `RankFiles.patience_s`.
 SILENCE_TIMEOUT_S = 10.0
@@ -68,13 +76,18 @@ def incarnations(listing: Listing) -> dict[int, int]:
     return dict(listing.numbered("began"))  # type: ignore[arg-type]
 
 
-def newest_incarnation(files: RankFiles, rank: int) -> int:
+def newest_incarnation(files: RankFiles, rank: int, least: int = -1) -> int:
     """Return the newest incarnation of a rank, -1 before any, whatever a listing says.
+
+    Args:
+        files: the files by which the ranks talk.
+        rank: the rank.
+        least: an incarnation that is known.
 
     Raises:
         OSError: if the store cannot be reached.
     """
-    newest = incarnations(files.look()).get(rank, -1)
+    newest = max(least, incarnations(files.look()).get(rank, -1))
     while files.has_numbered("began", rank, newest + 1):
         newest += 1
     return newest
@@ -100,6 +113,9 @@ class Membership:
         size: the number of ranks at the beginning.
         patience_s: seconds that other ranks wait for a rank that is busy, or hangs.
         executor_ids: returns the ids of the present executors; None if Spark does not tell.
+
+    Attributes:
+        moved: the processes that have taken the place of a slow one, by rank.
     """
 
     def __init__(
@@ -121,21 +137,51 @@ class Membership:
         # Some launchers of executors give them another name on the command line than Spark knows.
         self._executor_ids_so_far: set[str] = set()
         self._waiting_since: float | None = None
+        self._movers: set[tuple[int, int]] = set()
+        self._leaving: dict[int, int] = {}
+        self.moved: dict[int, JoinRequest] = {}
+
+    @property
+    def members(self) -> dict[int, int]:
+        """The ranks of the last ring, each with the number of its process."""
+        return dict(self._members)
+
+    def release(self, rank: int, incarnation: int) -> None:
+        """Ask a further process to leave between two steps; one that is not in stays out.
+
+        Args:
+            rank: its rank.
+            incarnation: its number, see `Standby`.
+        """
+        self._files.post_numbered("leaves", rank, incarnation)
+        self._leaving[rank] = incarnation
+
+    def _leaves(self, process: tuple[int, int]) -> bool:
+        rank, incarnation = process
+        first = self._leaving.get(rank)
+        return first is not None and first <= incarnation < first + INCARNATIONS
 
     def look(self) -> None:
         """Decide on the next ring, if all that is needed is known."""
         listing = self._files.look()
         newest = incarnations(listing)
+        for rank, incarnation in self._members.items():  # One that moves may not have told yet.
+            newest[rank] = max(incarnation, newest.get(rank, -1))
         number = self._number + 1
+        self._movers = {(r, i) for r, i in listing.numbered("moves") if i > newest.get(r, -1)}
         asking = {(r, i) for n, r, i in listing.numbered("here") if n == number}
-        asking = {(rank, inc) for rank, inc in asking if newest.get(rank) == inc}
+        asking = {(rank, inc) for rank, inc in asking if newest.get(rank) == inc} | (
+            asking & self._movers
+        )
         if number == 0:
             if len(asking) == self._size:
                 self._publish(self._requests(number, asking))
             return
         ended_ranks = listing.ranks("done") | listing.ranks("failed")
         self._note_lost(number, asking)
+        self._gone_processes.update(listing.numbered("gone"))  # type: ignore[arg-type]
         asking -= self._gone_processes
+        asking = {p for p in asking if p in self._members.items() or not self._leaves(p)}
         members = {(r, inc) for r, inc in self._members.items() if newest.get(r) == inc}
         members = {
             member for member in members - self._gone_processes if member[0] not in ended_ranks
@@ -154,7 +200,21 @@ class Membership:
             stays = [r for r in requests if (r.rank, r.incarnation) in present]
             # A process that was just let in cannot repeat a collective that was cut short.
             are_between_steps = all(request.between_steps for request in stays)
-            self._publish(requests if are_between_steps else [r for r in stays if r.has_state])
+            chosen = self._between_steps(requests) if are_between_steps else []
+            self._publish(chosen or [r for r in stays if r.has_state])
+
+    def _between_steps(self, requests: Sequence[JoinRequest]) -> list[JoinRequest]:
+        """Return one request of each rank: that of a process that moves, if there is one.
+
+        Processes that are asked to leave are left out. Some process that has the state must stay,
+        to give it to the others.
+        """
+        chosen = {request.rank: request for request in requests}  # The newest incarnation is last.
+        if not any(request.has_state for request in chosen.values()):
+            chosen = {r.rank: r for r in requests if (r.rank, r.incarnation) not in self._movers}
+        found = [chosen[rank] for rank in sorted(chosen)]
+        staying = [r for r in found if not self._leaves((r.rank, r.incarnation))]
+        return staying if any(request.has_state for request in staying) else found
 
     def _posted(
         self, topic: str, number: int, processes: set[tuple[int, int]]
@@ -210,6 +270,7 @@ class Membership:
         self._members = {request.rank: request.incarnation for request in requests}
         self._executors = _executors_of(requests)
         self._waiting_since = None
+        self.moved |= {r.rank: r for r in requests if (r.rank, r.incarnation) in self._movers}
 
 
 def _executors_of(requests: Iterable[JoinRequest]) -> dict[tuple[int, int], str | None]:

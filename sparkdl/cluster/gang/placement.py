@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkdl.cluster.gang.rendezvous import Peer
 from sparkdl.cluster.plan import Member
-from sparkdl.files.layout import TrialPaths
+from sparkdl.files.layout import TrialPaths, work_of
 from sparkdl.files.rank_files import RankFiles
 
 
@@ -19,10 +19,12 @@ class Placement:
     Attributes:
         member: the rank and its role.
         attempt: the number of the attempt.
-        peers: all ranks of the gang, by rank.
+        peers: the ranks of the gang that have met at first, by rank, and this one.
         paths: the files of the trial.
         port_socket: a socket bound to the rank's port, on which no process listens yet.
         listener: a socket that listens for the ring; None for a rank outside the ring.
+        incarnation: the number of the first process of its task among those of its rank, if the
+            task was started while the gang trained, see `StandbyPolicy`; -1 for any other.
     """
 
     member: Member
@@ -31,10 +33,35 @@ class Placement:
     paths: TrialPaths
     port_socket: socket.socket | None = None
     listener: socket.socket | None = None
+    incarnation: int = -1
+
+    def is_member(self) -> bool:
+        """Return False for a further process that waits to be let in.
+
+        Raises:
+            OSError: if the store cannot be reached.
+        """
+        return self.incarnation < 0 or self.files.has_numbered("began", self.rank, self.incarnation)
+
+    @property
+    def work(self) -> str:
+        """The name of the working directory of its process, which no other process uses."""
+        name = work_of(self.member.role.name, self.member.index)
+        return name if self.incarnation < 0 else f"{name}-{self.incarnation}"
 
     @property
     def rank(self) -> int:
         return self.member.rank
+
+    @property
+    def place(self) -> int:
+        """The place of this rank among `peers`: a rank that was not among the first comes last."""
+        return min(self.rank, len(self.peers) - 1)
+
+    @property
+    def peer(self) -> Peer:
+        """This rank, as the others know it."""
+        return self.peers[self.place]
 
     @property
     def files(self) -> RankFiles:

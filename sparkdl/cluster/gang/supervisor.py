@@ -6,6 +6,7 @@ posts nothing: Spark then ends the barrier stage, and all tasks with it.
 """
 
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from sparkdl.cluster.plan import Plan
@@ -32,13 +33,22 @@ class Supervisor:
         rank: the rank.
         files: the files by which the ranks talk.
         local: the folder of these files, as the training process of this rank sees it.
+        is_member: returns False while another process of this rank trains in the gang.
     """
 
-    def __init__(self, plan: Plan, rank: int, files: RankFiles, local: Path) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        files: RankFiles,
+        local: Path,
+        is_member: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._plan = plan
         self._rank = rank
         self._files = files
         self._local = local
+        self._is_member = is_member
         self._role = plan.members[rank].role
         self._poll_s = files.poll_s(plan.size)
         self._outages = Outages("list the messages of the ranks")
@@ -60,7 +70,9 @@ class Supervisor:
             OSError: if the store cannot be reached: the other ranks do not know then.
         """
         since = self._times.setdefault(topic, time.time())
-        if topic not in self._posted:
+        if topic == "done" and self._mark("joining").exists():
+            self.post("joining")  # Before: who is done without it has never joined.
+        if topic not in self._posted and self._is_member():
             self._files.post(self._rank, topic)
             self._posted.add(topic)
         return since
@@ -69,7 +81,8 @@ class Supervisor:
         """Report the start of a process of this rank, the first one or a later one."""
         self._since.clear()
         with self._failed_reports.tolerated():  # Onlookers only read it.
-            self._files.post(self._rank, "pid", f"{pid}")
+            if self._is_member():
+                self._files.post(self._rank, "pid", f"{pid}")
 
     def watch(self, process: TrainingProcess) -> str | None:
         """Return the reason to end the process now; None to let it go on."""
@@ -123,11 +136,15 @@ class Supervisor:
             return (
                 f"{DEADLINE}: its function was not called within {limit_s:g} s" if is_late else None
             )
-        mine = self._local / f"{self._rank}"
-        if not mine.with_suffix(".joining").exists() or mine.with_suffix(".joined").exists():
+        if not self._mark("joining").exists() or self._mark("joined").exists():
             self._since.pop("join", None)
             return None
         self._try_post("joining")  # Other hosts may not see the file of this rank's process.
+        if not self._plan.elastic and (gone := self._absent(self.others_with("done"))):
+            return (
+                f"{DEADLINE}: {gone} returned without a call of distribute.strategy() or a "
+                "collective, in which this rank waits for it. Every rank must call it"
+            )
         if self._elapsed("join") <= limit_s:
             return None
         absent = self._absent()
@@ -137,11 +154,25 @@ class Supervisor:
             "distribute.strategy() or a collective. Every rank must call it"
         )
 
-    def _absent(self) -> str:
-        """Return the ranks of the same role that have not begun to join."""
+    def _mark(self, topic: str) -> Path:
+        """Return the file by which the training process marks that it is joining, or has joined."""
+        return self._local / f"{self._rank}.{topic}"
+
+    def _absent(self, among: Collection[int] | None = None) -> str:
+        """Return the ranks of the same role that have not begun to join.
+
+        Args:
+            among: ranks to look at; None for all.
+        """
         joining = self.others_with("joining") | {self._rank}
-        members = [m for m in self._plan.members if m.role.name == self._role.name]
-        absent = [m for m in members if m.rank not in joining]
+        # A gang that grows has no further ranks at first, and waits for none of them.
+        first = self._plan.members[: self._plan.size] if self._plan.grows else self._plan.members
+        members = [m for m in first if m.role.name == self._role.name]
+        absent = [
+            m for m in members if m.rank not in joining and (among is None or m.rank in among)
+        ]
+        # A listing may lack what a rank has posted: without the store, nobody has surely returned.
+        found = absent if among is None else []
         with self._outages.tolerated():
-            absent = [m for m in absent if not self._files.has_posted(m.rank, "joining")]
-        return ", ".join(map(str, absent))
+            found = [m for m in absent if not self._files.has_posted(m.rank, "joining")]
+        return ", ".join(map(str, found))

@@ -66,10 +66,12 @@ class RankTask:
     Attributes:
         task: the trial.
         policy: the decisions that differ between kinds of ranks.
+        rank: the rank of the only task of a job; None if the number of a task is its rank.
     """
 
     task: TrialTask
     policy: RankPolicy
+    rank: int | None = None
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         """Run the rank and yield its outcome as one row of `OUTCOME_SCHEMA`."""
@@ -78,7 +80,8 @@ class RankTask:
         if self.task.feed is None:
             exhaust(batches)
         spare_collector()
-        member = self.task.plan.members[TaskContext.get().partitionId()]
+        rank = TaskContext.get().partitionId() if self.rank is None else self.rank
+        member = self.task.plan.members[rank]
         yield outcome_row(run_rank(self.task, self.policy, member, batches))
 
 
@@ -161,9 +164,9 @@ def supervise_rank(
     """
     local = Path(TrialPaths(str(folder)).ranks(placement.attempt))
     storage.make_directory(str(local))
-    supervisor = Supervisor(task.plan, placement.rank, placement.files, local)
+    supervisor = Supervisor(task.plan, placement.rank, placement.files, local, placement.is_member)
     try:
-        if placement.rank == 0:
+        if placement.rank == 0 and placement.is_member():
             task.begin(placement.attempt, _places(task, placement))
         with policy.gpus(task, placement, supervisor) as gpus:
             end, note = _run_processes(task, policy, placement, folder, gpus, supervisor, feeder)
@@ -180,10 +183,11 @@ def supervise_rank(
 
 
 def _places(task: TrialTask, placement: Placement) -> dict[str, Any]:
-    """Return the hosts and endpoints of all ranks, and what the chief's executor has."""
+    """Return the hosts and endpoints of the first ranks, and what the chief's executor has."""
     ranks = {
         str(member): {"host": peer.host, "endpoint": peer.endpoint}
-        for member, peer in zip(task.plan.members, placement.peers, strict=True)
+        # A gang that grows has more members than ranks at first.
+        for member, peer in zip(task.plan.members, placement.peers, strict=False)
     }
     # No job has looked at the executors of a gang before: the whole list of the packages.
     return {"host": placement.peers[0].host, "ranks": ranks, "executor": describe({})}
@@ -218,6 +222,7 @@ def _run_processes(
                 {**me, **seat.me},
                 {**feed_sockets(feeder), **seat.sockets},
                 member.role.runs_server,
+                placement.work,
             ) as process:
                 supervisor.began(process.pid)
                 watch = functools.partial(_watch, seat, supervisor, fence, driver_watch, process)
@@ -245,7 +250,7 @@ def _watch(
 
 def _context(task: TrialTask, placement: Placement) -> dict[str, Any]:
     """Return the fields of `Context` that differ between the ranks of a gang."""
-    local_rank, local_world_size = local_places(placement.peers, placement.rank)
+    local_rank, local_world_size = local_places(placement.peers, placement.place)
     role = placement.member.role
     return {
         "rank": placement.rank,
@@ -282,6 +287,9 @@ def _conclude(
     if end.stopped and end.outcome is None and not is_late:
         return Outcome(status=Status.STOPPED, error=end.stopped, usage=end.usage)
     outcome = task.outcome_of(end, folder, log)
+    if not placement.is_member():  # The gang goes on with the process that it was to replace.
+        error = outcome.error or "its function returned before it had joined the other ranks"
+        return Outcome(status=Status.STOPPED, error=error, usage=end.usage)
     topic = "failed" if end.is_failure else "done"
     error = f"{placement.member}: {outcome.error or 'its function has returned'}"
     ended_s = _tell(functools.partial(supervisor.post, topic), error)

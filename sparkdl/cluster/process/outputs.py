@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sparkdl import checkpoints
+from sparkdl.errors import named_type
 from sparkdl.files import storage
 from sparkdl.files.layout import ARTIFACTS, EXACT, RESULT, WORK
 from sparkdl.files.model_formats import is_model, left_models
@@ -149,7 +150,7 @@ def _typed_whole(returned: Any, shape: str, parts: list[Any], notes: list[str]) 
             try:
                 pairs.append([encoded(key), part])
             except TypeError:
-                remedy = f"its key {key!r} is a {type(key).__name__}; use text or numbers as keys"
+                remedy = f"its key {key!r} is {named_type(key)}; use text or numbers as keys"
                 notes.append(f"the returned dict is not kept: {remedy}")
                 return {"lost": ["value", type(returned).__name__, remedy]}
         return {"dict": pairs}

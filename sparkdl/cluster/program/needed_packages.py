@@ -1,4 +1,4 @@
-"""Runs on the driver (pure). Find the optional packages that each call of a function needs.
+"""Runs on the driver (pure). Find the packages that a function or script needs.
 
 Only statements that every call runs are considered, up to the first branch that may leave the
 function: an import in a branch, or one whose failure is caught, may never be needed.
@@ -12,6 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from sparkdl.host.optional_packages import EXTRAS
+from sparkdl.training.script import Script
 
 # Packages behind names of sparkdl, and behind methods of the rows of its readers.
 _NAMES = {
@@ -34,11 +35,33 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _LEAVING = (ast.Return, ast.Raise)
 
 
+def first_imports(function: Callable[..., Any]) -> list[str]:
+    """Return the top-level modules that a function or script imports before anything else.
+
+    What comes later may have changed `sys.path`, or have installed the module.
+
+    Example:
+        >>> def train():
+        ...     import numpy as np
+        >>> first_imports(train)  # doctest: +SKIP
+        ['numpy']
+    """
+    names: list[str] = []
+    for statement in _statements(_inner(function)):
+        if isinstance(statement, ast.Import):
+            names += [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            names.append(statement.module or "")
+        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            break
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
 def needed_packages(function: Callable[..., Any]) -> dict[str, str]:
     """Return the optional packages without which every call of a function fails.
 
     Args:
-        function: the function; nothing is found in one whose source is unknown.
+        function: the function; nothing is found in a script, or where the source is unknown.
 
     Returns:
         What needs a package, as the function names it, by the top-level module of the package.
@@ -50,22 +73,33 @@ def needed_packages(function: Callable[..., Any]) -> dict[str, str]:
         >>> needed_packages(train)  # doctest: +SKIP
         {'tensorflow': 'import tensorflow', 'torch': 'import torch'}
     """
-    inner = inspect.unwrap(getattr(function, "func", function))
-    if not isinstance(inner, FunctionType):
-        return {}
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inner)))
-    except (OSError, TypeError, SyntaxError):
-        return {}
-    definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef):
-        return {}
-    modules = {n: v.__name__ for n, v in inner.__globals__.items() if isinstance(v, ModuleType)}
+    inner = _inner(function)
+    if isinstance(inner, Script):
+        return {}  # It may exit, or find packages on a path of its own, before it imports them.
+    names = getattr(inner, "__globals__", {})
+    modules = {n: v.__name__ for n, v in names.items() if isinstance(v, ModuleType)}
     users: dict[str, str] = {}
-    for node in _certain(definition.body):
+    for node in _certain(_statements(inner)):
         for package, user in _needs(node, modules):
             users.setdefault(package, user)
     return users
+
+
+def _inner(function: Callable[..., Any]) -> Any:
+    return inspect.unwrap(getattr(function, "func", function))
+
+
+def _statements(inner: Any) -> list[ast.stmt]:
+    """Return what a function or a script does; nothing if its source is unknown."""
+    try:
+        if isinstance(inner, Script):
+            return ast.parse(inner.source).body
+        if not isinstance(inner, FunctionType):
+            return []
+        first = ast.parse(textwrap.dedent(inspect.getsource(inner))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return []
+    return first.body if isinstance(first, ast.FunctionDef) else []
 
 
 def _needs(node: ast.AST, modules: dict[str, str]) -> Iterator[tuple[str, str]]:

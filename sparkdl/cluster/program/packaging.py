@@ -8,6 +8,7 @@ installed on the executors too; the preflight compares them.
 import base64
 import contextlib
 import dis
+import importlib.util
 import inspect
 import pickle
 import sys
@@ -20,10 +21,10 @@ from typing import Any
 import cloudpickle
 
 from sparkdl.cluster.program.local_modules import Source, find, imported_by, local_source
-from sparkdl.cluster.program.needed_packages import needed_packages
+from sparkdl.cluster.program.needed_packages import first_imports, needed_packages
 from sparkdl.cluster.program.pickling import num_bytes, pickle_function
 from sparkdl.cluster.program.preloading import HUB, LAZY
-from sparkdl.errors import FunctionError
+from sparkdl.errors import FunctionError, named_type
 from sparkdl.host.optional_packages import require
 from sparkdl.training.script import Script
 
@@ -199,12 +200,17 @@ def pack(function: Callable[..., Any], preload: Callable[[], Any] | None = None)
         for names in (loaded_modules, modules_in_calls, in_script, walk.in_calls, list(needed)):
             walk.add(names)
     # The preflight asks the executors for what this Python lacks.
-    walk.imports |= dict.fromkeys(name for name in needed if name not in walk.modules)
+    lacking = [name for name in first_imports(function) if not _is_there(name)]
+    walk.imports |= dict.fromkeys(name for name in [*needed, *lacking] if name not in walk.modules)
     in_order = tuple(
         name for name in loaded_modules if name in walk.imports or name in walk.modules
     )
     largest = _largest_value(function, len(data))
     return Program(data, walk.modules, tuple(walk.imports), in_order, largest, needed)
+
+
+def _is_there(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def pack_preload(preload: Callable[[], Any]) -> Program:
@@ -332,7 +338,7 @@ def _culprit(function: Callable[..., Any]) -> str:
         try:
             cloudpickle.dumps(value)
         except Exception:  # noqa: BLE001 Pickling may raise any error.
-            return f"it uses {name!r}, a {type(value).__name__}"
+            return f"it uses {name!r}, {named_type(value)}"
     return f"{function!r} holds something that cannot be pickled"
 
 

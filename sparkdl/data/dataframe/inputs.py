@@ -21,7 +21,7 @@ from sparkdl.data.dataframe.protocol import Feed
 from sparkdl.data.dataframe.rdd import RowPacker, schema_of_row
 from sparkdl.data.dataframe.vectors import vectors_to_arrays
 from sparkdl.data.schema import UnsupportedType, arrow_type, column
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.spark.capabilities import repartition_by_id, unknown_types
 
 _logger = logging.getLogger("sparkdl.data")
@@ -79,7 +79,7 @@ class DataFrameInputs:
                 packed_names.add(name)
             else:
                 raise ConfigError(
-                    f"data has a {type(rows).__name__} for {name!r}; expected a Spark DataFrame, "
+                    f"data has {named_type(rows)} for {name!r}; expected a Spark DataFrame, "
                     "or an RDD of rows or tuples. For pandas: spark.createDataFrame(frame)."
                 )
         return cls(frames, schemas, frozenset(packed_names), frozenset(persisted))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from sparkdl.data.dataframe.protocol import (
     ANSWER,
@@ -27,6 +28,7 @@ from sparkdl.data.dataframe.protocol import (
     unpack_schemas,
 )
 from sparkdl.data.dataframe.row_buffer import RowBuffer
+from sparkdl.data.row_keys import key_log
 
 # YARN ends all containers of a host whose disk is fuller than 90 percent: the warning comes before.
 MAX_DISK_USE = 0.8
@@ -66,6 +68,7 @@ class Receiver:
             name: RowBuffer(name, schema, self._requested)
             for name, schema in unpack_schemas(first.message.tobytes()).items()
         }
+        self._keys = {name: key_log(name, b.schema) for name, b in self.datasets.items()}
         threading.Thread(target=self._receive, name="sparkdl-rows", daemon=True).start()
 
     def _receive(self) -> None:
@@ -142,6 +145,8 @@ class Receiver:
 
     def _add(self, packet: "_Packet", buffer: RowBuffer) -> None:
         file, message = packet.file, packet.message
+        if log := self._keys[buffer.name]:
+            log.add(pa.ipc.read_record_batch(pa.py_buffer(message), buffer.schema))
         if buffer.add(packet.rows, message, self._files[file]):
             self._send(ANSWER.pack(KEPT, file, len(message)))
         else:

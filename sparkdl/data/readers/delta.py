@@ -15,10 +15,11 @@ from sparkdl import context
 from sparkdl.data.agreed_pieces import Call, Pieces, agree
 from sparkdl.data.batching import Batches, make_dataset, takes_batches
 from sparkdl.data.readers.delta_log import TableVersion
-from sparkdl.data.readers.file_records import record
+from sparkdl.data.readers.file_records import record, version_before
 from sparkdl.data.readers.parquet import ParquetSource
 from sparkdl.data.readers.parquet_footers import Fragment, row_groups_of
 from sparkdl.data.readers.parquet_types import comparable_type
+from sparkdl.data.readers.paths import absolute
 
 _logger = logging.getLogger("sparkdl.data")
 
@@ -90,7 +91,8 @@ def _list(
     path: str | os.PathLike[str], version: int | str | datetime | None, condition: Any
 ) -> Pieces:
     """Return the row groups of a version, in the form that `ParquetPieces` reads."""
-    table = TableVersion.open(path, version)
+    before = version_before(absolute(os.fspath(path))) if version is None else None
+    table = TableVersion.open(path, version if before is None else before)
     record([table.files], version=table.number, is_newest=version is None)
     if context.current().is_chief:
         _logger.info("%s: %d files", table, len(table.files.paths))

@@ -14,8 +14,10 @@ from typing import Any
 
 from sparkdl import context
 from sparkdl.errors import ConfigError
-from sparkdl.files.jsonl import read_lines
-from sparkdl.files.layout import FILES
+from sparkdl.files import storage
+from sparkdl.files.jsonl import from_json, read_lines
+from sparkdl.files.layout import FILES, RunPaths
+from sparkdl.files.polling import retry
 
 # A password before the host, or arguments, such as those of a signed URL.
 _CREDENTIAL = re.compile(r"://([^/@]*:[^/@]*@|.*\?)")
@@ -51,6 +53,21 @@ def _summary(matches: Sequence[Any]) -> dict[str, Any]:
         "names": names_hash.hexdigest(),
         "marks": marks_hash.hexdigest(),
     }
+
+
+def version_before(path: str) -> int | None:
+    """Return the version of a table that the trial has read which this one verifies, or None.
+
+    Args:
+        path: the folder of the table, as it was recorded.
+    """
+    run = context.current().run_path
+    if run is None:
+        return None
+    url = RunPaths(run).table_versions
+    texts = retry(lambda: storage.read_many([url]), "read the versions of tables")
+    version: int | None = from_json(texts[url]).get(path) if url in texts else None
+    return version
 
 
 def compare_files(

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from sparkdl.distribute.rows import row_slices
+from sparkdl.distribute.step_times import step_times
+from sparkdl.errors import named_type
 from sparkdl.horovod.process_sets import ProcessSet, own_ring
 from sparkdl.horovod.reduction_ops import Average
 from sparkdl.horovod.torch.async_collectives import (
@@ -137,6 +139,8 @@ class GradientReduction:
             self._start(group)
 
     def _start(self, group: _Group) -> None:
+        if not self._running:
+            step_times().begin_step()
         for parameter in group:
             if parameter.grad is None:
                 parameter.grad = _zeros(parameter, self._sparse_dims.get(parameter))
@@ -210,7 +214,7 @@ def _groups(parameters: Sequence[Any], groups: Any) -> list[_Group]:
         raise ValueError(f"groups is {groups!r}; expected a positive number, or lists of tensors.")
     grouped = [each for group in groups for each in group]
     if other := [each for each in grouped if not isinstance(each, torch.Tensor)]:
-        raise ValueError(f"groups has a {type(other[0]).__name__}; expected lists of parameters.")
+        raise ValueError(f"groups has {named_type(other[0])}; expected lists of parameters.")
     if len({id(each) for each in grouped}) < len(grouped):
         raise ValueError("groups has a parameter twice; expected each parameter once.")
     trained = set(parameters)

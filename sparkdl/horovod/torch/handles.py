@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from sparkdl.distribute.ring import Ring
+from sparkdl.distribute.step_times import step_times
 from sparkdl.errors import CollectiveError, PeerLostError
 from sparkdl.horovod.agreement import Disagreement, agree
 from sparkdl.horovod.arrays import Reduction
@@ -174,7 +175,7 @@ def _submit(
 
 def _result(future: "Future[Any]") -> Any:
     try:
-        with horovod_errors():
+        with horovod_errors(), step_times().waiting():
             return future.result()
     finally:
         del future  # It has the error, whose traceback has this frame.

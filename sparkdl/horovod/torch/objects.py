@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sparkdl.distribute.ring import Ring
+from sparkdl.errors import named_type
 from sparkdl.files.typed_json import dtype_named, encoded
 from sparkdl.horovod import objects
 from sparkdl.horovod.agreement import agree
@@ -118,7 +119,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     tensors = [each[1] if isinstance(each, tuple) else each for each in pairs]
     if other := [each for each in tensors if not isinstance(each, torch.Tensor)]:
         raise ValueError(
-            f"broadcast_parameters got a {type(other[0]).__name__}; expected the tensors of "
+            f"broadcast_parameters got {named_type(other[0])}; expected the tensors of "
             "model.state_dict(), named_parameters() or parameters(). hvd.broadcast_object "
             "broadcasts other values."
         )

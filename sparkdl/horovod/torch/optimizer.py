@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from sparkdl.distribute.step_times import step_times
+from sparkdl.errors import named_type
 from sparkdl.horovod.process_sets import ProcessSet, global_process_set, own_ring
 from sparkdl.horovod.reduction_ops import Adasum, Average, Sum
 from sparkdl.horovod.torch.async_collectives import allreduce_async, grouped_allreduce_async
@@ -186,6 +188,7 @@ class _WithAdasum(_Distributed):
             return loss
         updates = [p.detach() - start for p, start in zip(parameters, starts, strict=True)]
         sent, contexts = zip(*map(self._compression.compress, updates), strict=True)
+        step_times().begin_step()
         combined = synchronize(grouped_allreduce_async(sent, op=Adasum))
         for p, start, update, ctx in zip(parameters, starts, combined, contexts, strict=True):
             p.detach().copy_(start + self._compression.decompress(update, ctx))
@@ -307,7 +310,7 @@ def _names_of(optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None
     pairs = list(named_parameters)
     if other := [each for each in pairs if not isinstance(each, tuple)]:
         raise ValueError(
-            f"named_parameters has a {type(other[0]).__name__}; expected pairs of a name and a "
+            f"named_parameters has {named_type(other[0])}; expected pairs of a name and a "
             "parameter, as of model.named_parameters()."
         )
     counted = [name for name, _ in pairs]

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkdl.errors import named_type
+
 __all__ = ["AblationStudy"]
 
 
@@ -175,8 +177,7 @@ def _names(function: str, args: tuple[Any, ...]) -> Iterator[str]:
     for name in (name for arg in args for name in (arg if isinstance(arg, list) else [arg])):
         if not isinstance(name, str):
             raise ValueError(
-                f"{function} got {name!r}, a {type(name).__name__}; expected names, or lists of "
-                "names."
+                f"{function} got {name!r}, {named_type(name)}; expected names, or lists of names."
             )
         yield name
 

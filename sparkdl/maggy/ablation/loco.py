@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.maggy.ablation.ablationstudy import AblationStudy, group_label
 from sparkdl.maggy.arguments import accepts
 
@@ -108,7 +108,7 @@ def without_layers(model: Any, names: frozenset[str], is_prefix: bool) -> Any:
     classes: list[Any] = [cls for cls in type(model).__mro__ if cls.__name__ == "Sequential"]
     if not classes:
         raise TypeError(
-            f"layers can be left out of a keras.Sequential; got a {type(model).__name__}. Return "
+            f"layers can be left out of a keras.Sequential; got {named_type(model)}. Return "
             "a Sequential, or call study.model.add_custom_model_generator for each model."
         )
     config = model.get_config()

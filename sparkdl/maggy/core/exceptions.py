@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sparkdl.errors import TrialPruned
+from sparkdl.errors import TrialPruned, named_type
 
 __all__ = [
     "BadArgumentsError",
@@ -38,7 +38,7 @@ class ReturnTypeError(TypeError):
 
     def __init__(self, optimization_key: str, return_type: Any) -> None:
         super().__init__(
-            f"the training function returned {return_type!r}, a {type(return_type).__name__}. "
+            f"the training function returned {return_type!r}, {named_type(return_type)}. "
             f"Return a number, or a dict with {optimization_key!r} and a number."
         )
 
@@ -58,7 +58,7 @@ class BroadcastMetricTypeError(TypeError):
 
     def __init__(self, return_type: Any) -> None:
         super().__init__(
-            f"reporter.broadcast got metric={return_type!r}, a {type(return_type).__name__}. "
+            f"reporter.broadcast got metric={return_type!r}, {named_type(return_type)}. "
             "Expected a number of Python or NumPy; of a tensor, pass metric.item()."
         )
 
@@ -68,7 +68,7 @@ class BroadcastStepTypeError(TypeError):
 
     def __init__(self, value: Any, step: Any) -> None:
         super().__init__(
-            f"reporter.broadcast({value!r}) got step={step!r}, a {type(step).__name__}. Expected a "
+            f"reporter.broadcast({value!r}) got step={step!r}, {named_type(step)}. Expected a "
             "number."
         )
 

@@ -14,15 +14,16 @@ from sparkdl.runner.pipeline.begin import Opener, begin
 from sparkdl.runner.pipeline.continued_run import changed_sources, check_max_failed, ended_before
 from sparkdl.runner.pipeline.kept_program import program_of, restore_space
 from sparkdl.runner.pipeline.prepare import prepare
+from sparkdl.runner.pipeline.preview import is_previewing
 from sparkdl.runner.request import Request
 from sparkdl.runner.signatures import check_call
 from sparkdl.runs import Run, TrialState
 from sparkdl.runs.events import CommandHandled, RunStarted
 from sparkdl.runs.history import read_description, read_run
 from sparkdl.runs.journal import scan_journal
-from sparkdl.runs.opening import check_free, continue_run
+from sparkdl.runs.opening import check_free, continue_run, is_over
 from sparkdl.runs.remedies import argument
-from sparkdl.runs.retry_choice import Retry, check_retry, is_chosen, waits_again
+from sparkdl.runs.retry_choice import Retry, check_retry, waits_again
 from sparkdl.runs.same_request import difference
 from sparkdl.search.files.formats import read_space
 from sparkdl.search.pruners import PRUNERS
@@ -73,8 +74,7 @@ def resume_run(
     is_shown = bool(options.get("progress", True))
     tensorboard = bool(options.get("tensorboard"))
     has_more = _has_more(run, changes, is_shown)
-    is_asked = has_more or any(is_chosen(trial, retry) for trial in run.trials)
-    if run.state == "COMPLETE" and not is_asked:
+    if is_over(run, has_more, retry) and (run.state == "COMPLETE" or not is_previewing()):
         return ended_before(run, retry, is_shown, tensorboard)
     request = _request_of(description, paths, options, changes, train=train, data=data)
     secrets = known_secrets(request.options.env, request.options.secrets)

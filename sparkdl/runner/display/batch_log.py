@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl.files.jsonl import to_json
+from sparkdl.files.layout import VERIFIED
 from sparkdl.runner import sigterm
 from sparkdl.runs import Run, remedies
 
@@ -38,12 +39,15 @@ _state = _State()
 def summarize_at_exit(run: Run) -> None:
     """Let a batch job end with a table of its last run and the line of `summary_line`.
 
-    The table is left out if the program has printed it.
+    The table is left out if the program has printed it. A training that verifies a run is no run
+    of the program.
 
     Args:
         run: a run that begins, or that ended before.
     """
     if sys.stdout is not sys.__stdout__ or sys.stdout is None or sys.stdout.isatty():
+        return
+    if f"/{VERIFIED}/" in run.path:
         return
     if not _state.runs:
         atexit.register(_print_summary)

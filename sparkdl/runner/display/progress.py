@@ -117,8 +117,6 @@ class Progress:
         self._num_done = sum(trial.state.is_final for trial in self._run.trials)
         self._total = self._num_done + trials
         self._at_once = limit
-        self._begun_s = time.monotonic()
-        self._line_times = LineTimes(self._begun_s)
         self.say(self._extent(trials, limit, slots))
         if self._bar is not None:
             self._bar.total = None if trials == math.inf else int(self._total)
@@ -129,7 +127,8 @@ class Progress:
         if limit < slots.count // self._plan.size:
             why = f"parallelism={limit}; {why}"
         if trials == 1 and self._plan.is_gang:
-            return f"{self._plan.size} processes at once ({why})"
+            most = f" to {len(self._plan.members)}" if self._plan.grows else ""
+            return f"{self._plan.size}{most} processes at once ({why})"
         at_once = f"all at once ({why})" if trials <= limit else f"{limit} at once ({why})"
         count = "Trials" if trials == math.inf else f"{trials} trial{'' if trials == 1 else 's'}"
         return f"{count}, {at_once}"

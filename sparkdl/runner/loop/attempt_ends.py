@@ -92,6 +92,9 @@ class AttemptEnds:
     source: TrialSource
     messages: TrialMessages
 
+    def __post_init__(self) -> None:
+        self._said: set[str] = set()
+
     def end_attempt(self, submitted: SubmittedTrial) -> None:
         """Take note of an attempt whose Spark job has ended."""
         trial = submitted.trial
@@ -209,7 +212,8 @@ class AttemptEnds:
             # Most trials of a search may have such a note, which the table shows.
             event = replace(event, note="; ".join(filter(None, (why, note))))
         self.opened.record(event)
-        if note:
+        if note and note not in self._said:  # Each trial may leave the same.
+            self._said.add(note)
             self.progress.say(f"[trial {trial.number}] Note: {note}")
         _settle_files(trial, self.prepared)
         self.messages.trial_ended(trial)

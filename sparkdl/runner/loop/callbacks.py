@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl.callbacks.callback import Callback
-from sparkdl.errors import ConfigError, suggest
+from sparkdl.errors import ConfigError, named_type, suggest
 from sparkdl.runner.harmless import tolerated
 from sparkdl.runner.loop.best_so_far import BestSoFar
 from sparkdl.runs import Run, Trial
@@ -34,7 +34,7 @@ def check_callbacks(callbacks: Any) -> None:
     """
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise ConfigError(
-            f"callbacks is a {type(callbacks).__name__}; expected a list, such as "
+            f"callbacks is {named_type(callbacks)}; expected a list, such as "
             "callbacks=[Webhook(url)]."
         )
     methods = [name for name in dir(Callback) if name.startswith("on_")]

@@ -149,7 +149,8 @@ class StopRules:
         if trial.state in (TrialState.FAILED, TrialState.INVALID):
             self._num_bad += 1
             self._bad.add(trial.number if trial.member is None else trial.member)
-            self._errors.add(trial.summary)
+            # Without what follows the first line, which may have shapes that differ.
+            self._errors.add((trial.error or "").split("\n")[0])
         members = [*self._incomplete.pop(trial.configuration, ()), trial]
         if len(members) < self._repeats:
             self._incomplete[trial.configuration] = members

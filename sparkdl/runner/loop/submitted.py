@@ -28,6 +28,7 @@ from sparkdl.runner.harmless import tolerated
 from sparkdl.runner.job_threads import JobThreads
 from sparkdl.runner.loop.conclusion import READ_S
 from sparkdl.runner.prepared_run import PreparedRun
+from sparkdl.runs.events import GangEvent
 from sparkdl.runs.trial import Trial
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class SubmittedTrials:
         self._outages = Outages("look for the starts of trials")
         self._is_local = storage.is_local(paths.folder)
         self._looked_s = -math.inf
+        self._rank_events: list[GangEvent] = []
 
     @classmethod
     def of(cls, prepared: PreparedRun, paths: RunPaths, num_trials: float) -> "SubmittedTrials":
@@ -199,13 +201,20 @@ class SubmittedTrials:
         self._end.wait(timeout_s)
         self._end.clear()
         for submitted in self:
-            submitted.job.look()
+            for news in submitted.job.look():
+                names = [str(member) for member in self._plan.members]
+                self._rank_events.append(news.event(submitted.trial.number, names))
             if self._rows is not None and not self._plan.is_gang:
                 try:
                     self._cut_short(submitted)
                 except OSError as exc:
                     _logger.debug("the outcome of a trial cannot be looked for: %s", exc)
         return [submitted for submitted in self if submitted.rows.done()]
+
+    def rank_events(self) -> list[GangEvent]:
+        """Return the news of the ranks of gangs since the last call."""
+        events, self._rank_events = self._rank_events, []
+        return events
 
     def _cut_short(self, submitted: SubmittedTrial) -> None:
         """End a job for which Spark goes on computing rows that no process reads any more."""

@@ -2,6 +2,7 @@
 
 import functools
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,6 +89,7 @@ class TaskFactory:
             metrics=tuple(request.metrics),
             direction=self.opened.run.direction,
             keep_checkpoints=request.options.keep_checkpoints,
+            row_key=_key_columns(request.options.row_key),
             init_from=self._initial_of(trial),
             rungs=rungs,
             reported=reported,
@@ -113,3 +115,11 @@ class TaskFactory:
         known = self.prepared.request.params or ()
         # The trials of the request are the first of the run.
         return known[trial.number] if trial.number < len(known) else self.source.params_of(trial)
+
+
+def _key_columns(row_key: str | Sequence[str] | None) -> tuple[str, ...]:
+    if row_key is None:
+        return ()
+    from sparkdl.data.row_keys import key_columns  # Imported late, as it needs pyarrow.
+
+    return key_columns(row_key)

@@ -27,10 +27,12 @@ from sparkdl.runner.loop.submitted import SubmittedTrials
 from sparkdl.runner.loop.task_factory import TaskFactory
 from sparkdl.runner.loop.trial_messages import TrialMessages
 from sparkdl.runner.prepared_run import PreparedRun
+from sparkdl.runner.sigint import Interrupts
 from sparkdl.runs import Run
 from sparkdl.runs.commands import Command
 from sparkdl.runs.events import RunEnded, TrialChanged
 from sparkdl.runs.opening import OpenRun
+from sparkdl.runs.rank_texts import rank_text
 from sparkdl.runs.states import Failure, RunState, TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.search.trial_source import TrialSource
@@ -164,8 +166,11 @@ class TrialLoop:
                     self._finish()
             raise
 
-    def execute(self) -> None:
+    def execute(self, interrupts: Interrupts | None = None) -> None:
         """Run until every trial has ended or something stops the run.
+
+        Args:
+            interrupts: Ctrl-C, if the main thread runs the loop.
 
         Raises:
             RunStoppedError, AllTrialsFailedError, TrainingFailedError: if the run is not COMPLETE
@@ -179,6 +184,8 @@ class TrialLoop:
                 limits = (self.prepared.concurrency.limit, self.prepared.concurrency.slots)
                 self.progress.announce(len(self.waiting) + self.source.num_left, *limits)
                 while self._goes_on():
+                    if interrupts:
+                        interrupts.check()
                     self._fill()
                     self._take()
                     self._follow()
@@ -281,6 +288,9 @@ class TrialLoop:
         running = [s.trial for s in self.submitted if s.trial.state == TrialState.RUNNING]
         if self.progress.is_shown or self.source.prunes or self.source.answers_requests:
             self.messages.read(running)
+        for event in self.submitted.rank_events():
+            self.opened.record(event)
+            self.progress.say(rank_text(event))
         self.leaving.look(self.submitted, self.messages)
         self.progress.show_outputs(running)
         self.progress.show_counts(running, self.messages.newest, self.messages.steps)
@@ -342,10 +352,9 @@ class TrialLoop:
         self.prepared.release_rows()
         self._release_program()
         state, reason = self.stops.outcome(self.run.trials)
-        duration_s = round(self.clock.total_s(), 3)
-        event = RunEnded(state=state, reason=reason, duration_s=duration_s)
-        limit, elapsed_s = self.prepared.concurrency.limit, self.clock.elapsed_s()
-        _finish_run(self.opened, event, limit, elapsed_s, self.prepared.plan.timeline)
+        total_s, limit = self.clock.total_s(), self.prepared.concurrency.limit
+        event = RunEnded(state=state, reason=reason, duration_s=round(total_s, 3))
+        _finish_run(self.opened, event, limit, total_s, self.prepared.plan.timeline)
 
 
 def _finish_run(
@@ -357,7 +366,7 @@ def _finish_run(
         opened: the run directory.
         event: the event without the sentences.
         limit: number of trials at once.
-        running_s: seconds since the first trial was submitted.
+        running_s: seconds since the run was opened.
         has_timeline: the run was started with `timeline=True`.
     """
     run = opened.run

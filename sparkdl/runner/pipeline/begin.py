@@ -30,6 +30,7 @@ from sparkdl.runner.pipeline.preflight import preflight
 from sparkdl.runner.pipeline.preview import is_previewing, preview
 from sparkdl.runner.prepared_run import PreparedRun
 from sparkdl.runner.request import Request
+from sparkdl.runner.sigint import Interrupts
 from sparkdl.runs import Run
 from sparkdl.runs.opening import OpenRun
 from sparkdl.runs.retry_choice import Retry, not_tried_again
@@ -113,7 +114,7 @@ def _run_loop(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run
     if options.progress:
         summarize_at_exit(opened.run)
     running = sigterm.running(prepared.cluster, opened.run.id)
-    with ExitStack() as stack:
+    with ExitStack() as stack, Interrupts() as interrupts:
         stack.callback(running.close)
         callbacks = CallbackObserver(opened.run, options.callbacks, prepared.secrets)
         with callbacks.ending_if_raised():
@@ -121,7 +122,7 @@ def _run_loop(prepared: PreparedRun, opened: OpenRun, new: NewRun | None) -> Run
         handle = RunHandle(loop)
         opened.run.attach(handle)
         if options.wait:
-            loop.execute()
+            loop.execute(interrupts)
         else:
             handle.start(stack.pop_all().close)
     return opened.run

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from sparkdl import config
 from sparkdl.cluster.base import Cluster
@@ -48,6 +48,10 @@ def execute(request: Request, cluster: Cluster | None = None) -> Run:
         raise ConfigError(
             f"retry={options.retry!r} applies to a run that exists, but if_exists is "
             f"{options.if_exists!r}. Pass if_exists='resume' too, or remove retry."
+        )
+    if options.if_exists not in get_args(IfExists):
+        raise ConfigError(
+            f"if_exists is {options.if_exists!r}; expected 'error', 'resume' or 'new'."
         )
     resources = _resources_by_name(request)
     prepared = prepare(request, pack(request.target, options.preload), cluster)

@@ -31,10 +31,12 @@ class Ancestor:
     Attributes:
         path: its directory.
         differences: what differs from it, as far as the driver can tell.
+        versions: the version of each Delta table that is read in place of the newest one.
     """
 
     path: str
     differences: Differences
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,8 @@ class NewRun:
         """Write the packages of the driver, the resources, and the fingerprint of the data."""
         storage.write(paths.environment, provenance.environment())
         resources.keep(paths.folder, self.resources, self.sources)
+        if self.ancestor and self.ancestor.versions:
+            storage.write(paths.table_versions, to_json(self.ancestor.versions, indent=1))
         if prepared.data:
             counts = prepared.request.options.fingerprint
             prints = fingerprints(prepared.data, counts)

@@ -12,7 +12,7 @@ from sparkdl.cluster.program.packaging import Program
 from sparkdl.cluster.program.preloading import find_framework
 from sparkdl.cluster.slots import check_gang
 from sparkdl.cluster.spark import SparkCluster, shares_environment
-from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError
+from sparkdl.errors import ConfigError, RunDamagedError, RunNotFoundError, named_type
 from sparkdl.files.layout import CHECKPOINTS
 from sparkdl.host.optional_packages import is_installed, require
 from sparkdl.host.supported_versions import check_versions
@@ -28,7 +28,7 @@ from sparkdl.secrets.names import known_secrets
 from sparkdl.spark.versions import check_packages
 
 if TYPE_CHECKING:
-    pass
+    from sparkdl.data.dataframe.inputs import DataFrameInputs
 
 
 def prepare(request: Request, program: Program, cluster: Cluster | None = None) -> PreparedRun:
@@ -61,6 +61,7 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     data = None
     if request.data is not None:
         data = DataFrameInputs.of(request.data, cluster.spark, len(plan.readers))
+    _check_row_key(request, data)
     init_from = find_initial_checkpoint(request)
     cluster.check(plan, program)
     with waiting_for_executors(cluster, print if options.progress else lambda line: None):
@@ -79,13 +80,24 @@ def prepare(request: Request, program: Program, cluster: Cluster | None = None) 
     )
 
 
+def _check_row_key(request: Request, data: "DataFrameInputs | None") -> None:
+    from sparkdl.data.row_keys import key_columns, problem_of
+
+    columns = key_columns(request.options.row_key)
+    for name, schema in data.schemas.items() if data and columns else ():
+        if problem := problem_of(columns, schema):
+            raise ConfigError(
+                f"row_key is {request.options.row_key!r}, but of data {name!r}, {problem}."
+            )
+
+
 def _check_expect(request: Request) -> None:
     expect = request.options.expect
     if expect is None:
         return
     if not callable(getattr(expect, "check", None)):
         raise ConfigError(
-            f"expect is a {type(expect).__name__}; expected a monitoring.Expectation, such as "
+            f"expect is {named_type(expect)}; expected a monitoring.Expectation, such as "
             "expect=monitoring.Expectation(reference='loans@stable')."
         )
     if request.data is None:
@@ -160,6 +172,7 @@ def make_plan(request: Request, program: Program, cluster: Cluster) -> Plan:
         client_silence_s=config.resolve("client_silence_s", None, cluster.conf),
         interface=config.resolve("interface", None, cluster.conf),
         elastic=request.elastic,
+        moves_slow_ranks=request.moves_slow_ranks,
         timeline=request.timeline,
         ends_by_order=request.ends_by_order,
         repeatable=request.is_resumable,
@@ -181,6 +194,7 @@ def make_concurrency(request: Request, plan: Plan, cluster: Cluster) -> Concurre
         options.parallelism,
         is_enforced=cluster.enforces(plan.resources),
         size=plan.size,
+        most=len(plan.members) if plan.grows else None,
         # With parallelism=, a sampler proposes each trial from the results of all trials before.
         ahead=request.search is None or options.parallelism is None,
     )

@@ -1,7 +1,7 @@
 """Runs on the driver. The sections of a report on the code of a run, and what has changed in it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Sequence
 
 from sparkdl.files import storage
 from sparkdl.files.jsonl import from_json
@@ -31,16 +31,16 @@ _TITLES = {
 }
 
 
-def changes(run: RunView, description: Mapping[str, Any]) -> str:
+def changes(run: RunView) -> str:
     """Return the section on what differs from an earlier run; empty if there is none.
 
     That is the run that the run reproduces, or else the newest run of the same name before it.
 
     Args:
         run: the run.
-        description: the content of its `run.json`.
     """
     title = "What has changed"
+    description = json.loads(storage.read(RunPaths(run.path).run))
     if reproduced := description.get("reproduces"):
         found: Sequence[Difference] = read_differences(run.path)
         head = f"from run {reproduced.get('id')}, which this run reproduces"

@@ -69,7 +69,8 @@ def _dataset(
     types = dict(_columns(str(given.get("schema", "")))) or columns.get("types") or {}
     rows = read.get("rows", given.get("rows"))
     batch, all_ranks = read.get("batch_size_per_worker"), read.get("global_batch_size")
-    batches = f"{batch} rows" if batch == all_ranks else f"{batch} rows, {all_ranks} of all ranks"
+    is_alone = all_ranks in (batch, None)
+    batches = f"{batch} rows" if is_alone else f"{batch} rows, {all_ranks} of all ranks"
     facts = {
         "rows": rows,
         "fingerprint": given.get("hash"),
@@ -78,7 +79,9 @@ def _dataset(
         "labels": _chosen(columns.get("labels")),
         "computed by map": _chosen(columns.get("computed")),
         "function of map": columns.get("function"),
-        "nulls filled": _chosen({k: decoded(v) for k, v in (columns.get("fill") or {}).items()}),
+        "nulls filled": _chosen(
+            {name: repr(decoded(value)) for name, value in (columns.get("fill") or {}).items()}
+        ),
         "batch": batches if batch else None,
         "steps of an epoch": read.get("steps"),
         "rows repeated in an epoch": read.get("padded") or None,

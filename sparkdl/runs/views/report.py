@@ -11,12 +11,13 @@ from sparkdl.files import storage
 from sparkdl.files.layout import RunPaths
 from sparkdl.runs import annotations, table
 from sparkdl.runs.failures import in_common
-from sparkdl.runs.states import TrialState
+from sparkdl.runs.states import RunState, TrialState
 from sparkdl.runs.trial import Trial
 from sparkdl.runs.views import html_parts
 from sparkdl.runs.views.code_part import changes, code
 from sparkdl.runs.views.data_part import data
 from sparkdl.runs.views.figures import FIGURES, RunView
+from sparkdl.runs.views.figures.curves import why_no_curves
 from sparkdl.runs.views.figures.importance import why_no_importance
 from sparkdl.runs.views.html_page import page
 from sparkdl.runs.views.html_parts import duration, escaped, pairs, row, section, short
@@ -31,7 +32,10 @@ MAX_ERROR = 8000
 MAX_FRONT = 20
 
 _TIMES = {
-    "waiting": ("#d0d4da", "for a slot, before the duration of a trial begins"),
+    "waiting": (
+        "#d0d4da",
+        "for a slot or the rows of data=, before a trial's duration begins",
+    ),
     "starting": ("#9aa1ab", "the process and its imports"),
     "first step": ("#a8d3ee", "training, until the first report"),
     "reporting": ("#009e73", "training, in context.report"),
@@ -52,12 +56,14 @@ _FACTS = (
     "env",
 )
 
-
-_NO_CURVES = (
-    "No trial has reported values at two steps. The training function reports them by "
-    "<code>context.report({'loss': loss}, step=epoch)</code>, or, of Keras, by "
-    "<code>model.fit(..., callbacks=[sparkdl.keras.Report()])</code>."
-)
+# The sections of files beside the journal, with their titles.
+PARTS: Mapping[str, tuple[str, Callable[[RunView], str]]] = {
+    "use": ("CPU, memory and GPUs over time", use_over_time),
+    "images": ("Images", images),
+    "data": ("Data", data),
+    "changes": ("What has changed", changes),
+    "code": ("Code", code),
+}
 
 
 def write_report(run: RunView, to: str | None = None) -> str:
@@ -85,16 +91,12 @@ def write_report(run: RunView, to: str | None = None) -> str:
 
         library = get_plotlyjs()
     parts = sections(run)
-    facts = json.loads(storage.read(RunPaths(run.path).run))
     texts = [
         *(parts[name] for name in ("head", "best", "failures", "times")),
         *figures,
-        _part("CPU, memory and GPUs over time", lambda: use_over_time(run)),
-        _part("Images", lambda: images(run)),
+        *(part(run, name) for name in ("use", "images")),
         _trials(run),
-        _part("Data", lambda: data(run)),
-        _part("What has changed", lambda: changes(run, facts)),
-        _part("Code", lambda: code(run)),
+        *(part(run, name) for name in ("data", "changes", "code")),
         parts["facts"],
     ]
     url = storage.absolute(to) if to else RunPaths(run.path).report
@@ -121,6 +123,24 @@ def sections(run: RunView) -> dict[str, str]:
     }
 
 
+def part(run: RunView, name: str) -> str:
+    """Return a section that is made of files of the user, of an earlier run or of trials.
+
+    Args:
+        run: the run, live or loaded.
+        name: a name of `PARTS`.
+
+    Returns:
+        HTML; empty if there is nothing to show.
+    """
+    title, make = PARTS[name]
+    try:
+        return make(run)
+    except Exception as exc:  # noqa: BLE001 Damage of these files must not hide the results.
+        problem = f"{type(exc).__name__}: {exc}"
+        return section(title, "", f"<p>It cannot be shown. {escaped(problem[:MAX_ERROR])}</p>")
+
+
 def _params(trial: Trial) -> str:
     return pairs({name: short(value) for name, value in trial.params.items()})
 
@@ -128,10 +148,13 @@ def _params(trial: Trial) -> str:
 def _head(run: RunView) -> str:
     seconds = f" in {duration(run.duration_s)}" if run.duration_s else ""
     reason = f" ({escaped(run.reason)})" if run.reason else ""
+    remedy = "" if run.state == RunState.RUNNING else run.how_to_finish()
+    of_ranks = [*run.slow_ranks, *run.resizes]
+    lines = [*run.failures_in_common(), *of_ranks, *([remedy] if remedy else [])]
     return (
         f"<header><h1>{escaped(run.name)}</h1>"
         f"<p><b>{escaped(run.state)}</b>{reason}, {escaped(run.counts_text())}{seconds}</p>"
-        f"{''.join(f'<p>{escaped(line)}</p>' for line in run.failures_in_common())}"
+        f"{''.join(f'<p>{escaped(line)}</p>' for line in lines)}"
         f'<p class="soft">{escaped(run.kind)} {escaped(run.id)}</p>{_annotations(run)}</header>'
     )
 
@@ -240,7 +263,7 @@ def _figures(run: RunView) -> list[str]:
             if name == "importance" and (reason := why_no_importance(run)):
                 sections.append(section("Importance of the parameters", reason, ""))
             if name == "curves" and any(trial.attempts for trial in run.trials):
-                sections.append(section("Learning curves", _NO_CURVES, ""))
+                sections.append(section("Learning curves", why_no_curves(run), ""))
             continue
         title = figure.layout.title
         # Without "<" no text in the data can end the script element.
@@ -249,15 +272,6 @@ def _figures(run: RunView) -> list[str]:
         note = title.subtitle.text or ""
         sections.append(section(title.text, note, f'<div class="wide">{body}</div>'))
     return sections
-
-
-def _part(title: str, make: Callable[[], str]) -> str:
-    """Return a section that is made of files of the user, of an earlier run or of trials."""
-    try:
-        return make()
-    except Exception as exc:  # noqa: BLE001 Damage of these files must not hide the results.
-        problem = f"{type(exc).__name__}: {exc}"
-        return section(title, "", f"<p>It cannot be shown. {escaped(problem[:MAX_ERROR])}</p>")
 
 
 def _trials(run: RunView) -> str:
@@ -272,9 +286,9 @@ def _failures(run: RunView) -> str:
     failed = [t for t in run.trials if t.state in (TrialState.FAILED, TrialState.INVALID)]
     kinds: dict[str, list[Trial]] = {}
     for trial in failed:
-        kinds.setdefault(trial.summary, []).append(trial)
-    counts = Counter({summary: len(trials) for summary, trials in kinds.items()})
-    parts = [_failure(run, kinds[summary]) for summary, _ in counts.most_common(MAX_FAILURES)]
+        kinds.setdefault((trial.error or "").split("\n")[0], []).append(trial)
+    counts = Counter({first_line: len(trials) for first_line, trials in kinds.items()})
+    parts = [_failure(run, kinds[first_line]) for first_line, _ in counts.most_common(MAX_FAILURES)]
     remark = f", {MAX_FAILURES} of {len(counts)} kinds shown" if len(counts) > MAX_FAILURES else ""
     noun = "trial" if len(failed) == 1 else "trials"
     return section("Failures", f"{len(failed)} {noun}{remark}", "".join(parts)) if failed else ""

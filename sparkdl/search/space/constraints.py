@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl.errors import ConfigError, suggest
+from sparkdl.errors import ConfigError, named_type, suggest
 
 _logger = logging.getLogger("sparkdl.search")
 
@@ -103,7 +103,7 @@ def _parse(text: Any, names: Sequence[str]) -> tuple[set[str], Any]:
     """Return the parameters in an expression, and its compiled code."""
     if not isinstance(text, str):
         raise ConfigError(
-            f"constraints contains {text!r}, a {type(text).__name__}; expected an expression as "
+            f"constraints contains {text!r}, {named_type(text)}; expected an expression as "
             "text, such as 'units * layers <= 256', which the run directory can keep."
         )
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 
 Params = dict[str, Any]
 
@@ -34,7 +34,7 @@ def combine_values(values: Mapping[str, Any] | None, combine: str = "product") -
         return [{}]
     if not isinstance(values, Mapping):
         raise ConfigError(
-            f"args is a {type(values).__name__}; expected a dict of lists, such as "
+            f"args is {named_type(values)}; expected a dict of lists, such as "
             '{"learning_rate": [0.001, 0.01]}.'
         )
     lists = {check_param_name(name): _to_list(name, choices) for name, choices in values.items()}
@@ -67,7 +67,7 @@ def _to_list(name: str, choices: Any) -> list[Any]:
         choices = choices.tolist()  # A NumPy array or a pandas Series.
     if not isinstance(choices, list | tuple | range):
         raise ConfigError(
-            f"args[{name!r}] is {choices!r}, a {type(choices).__name__}; expected a list of "
+            f"args[{name!r}] is {choices!r}, {named_type(choices)}; expected a list of "
             f"values. {_remedy(choices)}"
         )
     if not choices:
@@ -113,7 +113,7 @@ def to_json_value(name: str, value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)  # A subclass would be read back as this type.
     raise ConfigError(
-        f"{name!r} holds {value!r}, a {type(value).__name__}; expected numbers, strings, "
+        f"{name!r} holds {value!r}, {named_type(value)}; expected numbers, strings, "
         "booleans, None, lists or dicts. Pass a name for the object, and look the name up in the "
         "function."
     )

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sparkdl.errors import ConfigError, suggest
+from sparkdl.errors import ConfigError, named_type, suggest
 from sparkdl.search.space.dimensions import (
     Categorical,
     Dimension,
@@ -134,7 +134,7 @@ class Space:
         if isinstance(value, Mapping) and value:
             return cls._conditional(place, value)
         raise ConfigError(
-            f"space[{place}] is {value!r}, a {type(value).__name__}; expected {cls.KINDS}. "
+            f"space[{place}] is {value!r}, {named_type(value)}; expected {cls.KINDS}. "
             f"Write [{value!r}] for a constant value."
         )
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from sparkdl.cluster.gang.slow_ranks import GangNews
 from sparkdl.cluster.gang.task import RankTask, failed_outcome
 from sparkdl.cluster.outcome import Outcome, RankInfo, Status
 from sparkdl.cluster.plan import Member, Plan
@@ -66,8 +67,9 @@ class DetachedJob:
         """Order all nodes to end: the thread in `run` writes the order."""
         self._end.set()
 
-    def look(self) -> None:
+    def look(self) -> Sequence[GangNews]:
         """Do nothing: the thread in `run` looks by itself."""
+        return ()
 
     def run(self, task: RankTask, *args: Any, **options: Any) -> list[Any]:
         """Run the job, and wait for all nodes; return a row for each.

@@ -1,10 +1,12 @@
 """Runs on the driver. The job of a cluster, some of whose nodes run on the driver itself."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from sparkdl.cluster.gang.slow_ranks import GangNews
 from sparkdl.cluster.gang.task import RankTask, run_rank
 from sparkdl.cluster.outcome import Outcome
 from sparkdl.cluster.plan import Plan
@@ -49,8 +51,9 @@ class DriverNodesJob:
                 raise
         return [*rows, *({"outcome": outcome.to_json()} for outcome in outcomes)]
 
-    def look(self) -> None:
+    def look(self) -> Sequence[GangNews]:
         """Do nothing: nodes of the driver are watched by their own threads."""
+        return ()
 
     def end(self) -> None:
         """Let the nodes end, which are in this process: no order in the run directory is needed."""

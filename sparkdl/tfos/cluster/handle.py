@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkdl.cluster.base import Cluster
-from sparkdl.errors import ConfigError, RunStoppedError
+from sparkdl.errors import ConfigError, RunStoppedError, named_type
 from sparkdl.files import storage
 from sparkdl.files.layout import TrialPaths
 from sparkdl.files.polling import Outages, poll_s, retry
@@ -107,7 +107,7 @@ class TFCluster:
             )
         if not any(hasattr(dataRDD, name) for name in ("foreachRDD", "mapPartitions", "rdd")):
             raise ConfigError(
-                f"dataRDD is a {type(dataRDD).__name__}; expected an RDD, a DataFrame or a "
+                f"dataRDD is {named_type(dataRDD)}; expected an RDD, a DataFrame or a "
                 "DStream. sc.parallelize(rows) converts a list to an RDD."
             )
         if hasattr(dataRDD, "foreachRDD"):

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.ml.param import Params, TypeConverters
 
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.spark.ml import accessors, param
 
 __all__ = [
@@ -55,7 +55,7 @@ class TFTypeConverters:
             {'x': 'input'}
         """
         if not isinstance(value, dict):
-            raise TypeError(f"{value!r} is a {type(value).__name__}; expected a dict.")
+            raise TypeError(f"{value!r} is {named_type(value)}; expected a dict.")
         return value
 
 
@@ -234,7 +234,7 @@ class Namespace:
             self.__dict__.update(vars(d))
         else:
             raise TypeError(
-                f"Namespace got a {type(d).__name__}; expected a dict, an argparse.Namespace, a "
+                f"Namespace got {named_type(d)}; expected a dict, an argparse.Namespace, a "
                 "Namespace, or a list of strings."
             )
 

@@ -10,16 +10,53 @@ import { trialTable } from "./trials.js";
 const metricsText = (metrics) => Object.entries(metrics)
   .map(([name, value]) => `${name} ${numberText(value)}`).join(", ");
 
+// Sections of files beside the journal, such as images, are read again so often while a run goes on.
+const PARTS_PAUSE_MS = 20_000;
+
+const showText = (name, text) => {
+  const place = byId(name);
+  if (place.shown === text) return;  // What the user has opened or selected stays.
+  const open = [...place.querySelectorAll("details")].map((each) => each.open);
+  place.shown = text;
+  place.innerHTML = text;  // The server has escaped all that comes from users.
+  place.querySelectorAll("details").forEach((each, i) => { each.open = open[i] ?? each.open; });
+};
+
+// Return a function that shows the sections of files again, and returns true if it has.
+const partsLoop = (id, head) => {
+  const versions = {};
+  let busy = false, next_ms = 0;
+  return async (names, isLast) => {
+    if (busy || (performance.now() < next_ms && !isLast)) return false;
+    busy = true;
+    try {
+      for (const name of names) {
+        const url = `${address("runs", id, "parts", name)}?version=${versions[name] || ""}`;
+        const { version, text } = await ask(url);
+        if (!head.isConnected) return false;  // Another page is shown now.
+        if (version !== versions[name]) showText(name, text);
+        versions[name] = version;
+      }
+      return true;
+    } finally {
+      next_ms = performance.now() + PARTS_PAUSE_MS;
+      busy = false;
+    }
+  };
+};
+
 export const showRun = (id) => {
   byId("page").replaceChildren(byId("run-page").content.cloneNode(true));
   document.title = `${id} - sparkdl`;
+  const head = byId("head");
   let version = "", control = false;
   const openTrial = (number) => { location.hash = trialAddress(id, number); };
   const dialog = trialDialog(id), showTrials = trialTable(id);
   const showFigures = figureLoop(
     byId("figures"), (name) => ask(address("runs", id, "figures", name)), openTrial,
   );
-  let names = [];
+  const showParts = partsLoop(id, head);
+  let names = [], parts = [];
 
   const progress = ({ counts, num_to_come }) => {
     const total = Object.values(counts).reduce((a, b) => a + b, num_to_come) || 1;
@@ -38,16 +75,6 @@ export const showRun = (id) => {
       return element("span", {}, key, `${count} ${state.toLowerCase()}`);
     }), ...more]);
   };
-  const texts = (sections) => {
-    for (const [name, text] of Object.entries(sections)) {
-      const place = byId(name);
-      if (place.shown === text) continue;  // What the user has opened or selected stays.
-      const open = [...place.querySelectorAll("details")].map((each) => each.open);
-      place.shown = text;
-      place.innerHTML = text;  // The server has escaped all that comes from users.
-      place.querySelectorAll("details").forEach((each, i) => { each.open = open[i] || false; });
-    }
-  };
   const models = (versions) => {
     byId("models").replaceChildren(...(versions.length ? [section("Models of this run",
       plainTable(["model", "aliases", "trial", "metrics"], versions.map((each) => [
@@ -62,21 +89,21 @@ export const showRun = (id) => {
   };
   const update = async () => {
     const overview = await ask(`${address("runs", id)}?version=${version}`);
-    if (!byId("head")) return;
+    if (!head.isConnected) return;  // Another page is shown now.
     if (overview.version !== version) {
       version = overview.version;
       control = overview.control;
-      names = overview.figures;
+      ({ figures: names, parts } = overview);
       isOver = overview.state !== "RUNNING";
       byId("root").textContent = overview.root;
-      texts(overview.sections);
+      for (const [name, text] of Object.entries(overview.sections)) showText(name, text);
       origin(overview.reproduces);
       progress(overview);
       models(overview.models);
       showControls(overview);
       showTrials(overview);
       if (trial !== null) dialog.open(trial, control);
-      drawn = "";
+      drawn = read = "";
     }
     await dialog.update();
     if (drawn !== version) {
@@ -84,8 +111,13 @@ export const showRun = (id) => {
       showFigures(names, isOver).then((done) => { if (done) drawn = now; })
         .catch((error) => say(error.message, true));
     }
+    if (read !== version) {
+      const now = version;
+      showParts(parts, isOver).then((done) => { if (done) read = now; })
+        .catch((error) => say(error.message, true));
+    }
   };
-  let trial = null, drawn = "", isOver = false;
+  let trial = null, drawn = "", read = "", isOver = false;
   const showControls = controls(id, update);
   return {
     update,

@@ -69,7 +69,7 @@ export const trialTable = (id) => {
       ...overview.params.slice(0, 30).map((name) => ({ key: `param:${name}`, title: name })),
       { key: "duration", title: "duration" }, { key: "training", title: "training" },
       { key: "attempts", title: "attempts" },
-      { key: "error", title: "error", isText: true },
+      { key: "error", title: "error or note", isText: true },
     ];
     const chosen = byId("state").value, states = Object.keys(overview.counts);
     if (states.join() !== known) {

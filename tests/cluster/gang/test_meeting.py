@@ -137,6 +137,10 @@ def test_a_gang_on_a_shared_disk_does_not_wait_for_spark(spark: SparkSession, ro
 
         return os.listdir(f"{root}/{context.run}/trials/0/ranks/0")
 
-    run = experiment.allreduce(train, num_workers=2, **quiet(root))
-    # Rank 0 posts the last one only if the ranks have met before Spark has answered.
-    assert {"0.open", "1.here", "0.met"} <= set(run.result)
+    def has_met_first() -> bool:
+        """Rank 0 posts the last one only if the ranks have met before Spark has answered."""
+        run = experiment.allreduce(train, num_workers=2, **quiet(root))
+        return {"0.open", "1.here", "0.met"} <= set(run.result)
+
+    # On a busy machine, Spark may be the first for once.
+    assert any(has_met_first() for _ in range(8))

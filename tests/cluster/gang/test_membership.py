@@ -8,6 +8,7 @@ import pytest
 from sparkdl.cluster.gang import membership as membership_module
 from sparkdl.cluster.gang.elastic_seat import post_request
 from sparkdl.cluster.gang.membership import (
+    INCARNATIONS,
     JoinRequest,
     Membership,
     newest_incarnation,
@@ -186,3 +187,163 @@ def test_process_whose_executor_spark_knows_by_another_name_stays(tmp_path: Path
     membership.look()
     membership.look()
     assert not list(tmp_path.glob("gone-*"))
+
+
+def stand_by(files: RankFiles, rank: int, incarnation: int, number: int) -> None:
+    files.post_numbered("moves", rank, incarnation)
+    ask(files, number, rank, incarnation, has_state=False)
+
+
+def members(files: RankFiles, number: int) -> list[tuple[int, int]]:
+    return sorted(read_generation(files, number).processes)
+
+
+def test_process_takes_the_place_of_a_slow_one_between_two_steps(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 3)
+    stand_by(files, 1, 100, 1)
+    membership.look()
+    assert not (tmp_path / "generation-1").exists()  # The others train.
+    for rank in (0, 2):
+        ask(files, 1, rank, 0)
+    membership.look()
+    assert not (tmp_path / "generation-1").exists()  # The slow rank makes its step.
+    ask(files, 1, 1, 0)
+    membership.look()
+    assert members(files, 1) == [(0, 0), (1, 100), (2, 0)]
+    assert {rank: each.incarnation for rank, each in membership.moved.items()} == {1: 100}
+    # It counts as a member before it has told that it is in.
+    for rank, incarnation in [(0, 0), (2, 0)]:
+        ask(files, 2, rank, incarnation, between_steps=False)
+    membership.look()
+    assert not (tmp_path / "generation-2").exists()
+    begin(files, 1, 100)
+    ask(files, 2, 1, 100, between_steps=False)
+    membership.look()
+    assert members(files, 2) == [(0, 0), (1, 100), (2, 0)]
+
+
+def test_process_takes_no_place_while_a_collective_was_cut_short(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 3)
+    stand_by(files, 1, 100, 1)
+    begin(files, 2, 1)  # Lost, which cut a collective of the others short.
+    ask(files, 1, 0, 0, between_steps=False)
+    ask(files, 1, 1, 0, between_steps=False)
+    membership.look()
+    assert members(files, 1) == [(0, 0), (1, 0)]
+    assert membership.moved == {}
+    stand_by(files, 1, 100, 2)
+    for rank, incarnation, has_state in [(0, 0, True), (1, 0, True), (2, 1, False)]:
+        ask(files, 2, rank, incarnation, has_state=has_state)
+    membership.look()
+    assert members(files, 2) == [(0, 0), (1, 100), (2, 1)]
+
+
+def test_slow_process_stays_if_only_it_has_the_state(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 2)
+    stand_by(files, 1, 100, 1)
+    begin(files, 0, 1)
+    ask(files, 1, 0, 1, has_state=False)
+    ask(files, 1, 1, 0)
+    membership.look()
+    assert members(files, 1) == [(0, 1), (1, 0)]
+
+
+def test_process_that_moves_comes_before_one_that_spark_has_started_again(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 2)
+    stand_by(files, 1, 100, 1)
+    begin(files, 1, 1)  # The slow process was killed.
+    ask(files, 1, 1, 1, has_state=False)
+    ask(files, 1, 0, 0)
+    membership.look()
+    assert members(files, 1) == [(0, 0), (1, 100)]
+
+
+def test_process_that_has_ended_before_it_was_in_takes_no_place(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 2)
+    stand_by(files, 1, 100, 1)
+    files.post_numbered("gone", 1, 100)
+    for rank in range(2):
+        ask(files, 1, rank, 0)
+    membership.look()
+    assert members(files, 1) == [(0, 0), (1, 0)]
+
+
+def grown(files: RankFiles) -> Membership:
+    """A gang of two ranks, and a third one that was let in."""
+    membership = started(files, 2)
+    stand_by(files, 2, INCARNATIONS, 1)
+    for rank in range(2):
+        ask(files, 1, rank, 0)
+    membership.look()
+    assert members(files, 1) == [(0, 0), (1, 0), (2, INCARNATIONS)]
+    begin(files, 2, INCARNATIONS)
+    return membership
+
+
+def test_further_rank_comes_and_leaves_between_two_steps(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = grown(files)
+    membership.release(2, INCARNATIONS)
+    assert (tmp_path / f"leaves-2-{INCARNATIONS}").exists()
+    for rank, incarnation in [(0, 0), (1, 0), (2, INCARNATIONS)]:
+        ask(files, 2, rank, incarnation)
+    membership.look()
+    assert members(files, 2) == [(0, 0), (1, 0)]
+    assert membership.members == {0: 0, 1: 0}
+    # A later process of the rank may come again.
+    stand_by(files, 2, 2 * INCARNATIONS, 3)
+    for rank in range(2):
+        ask(files, 3, rank, 0)
+    membership.look()
+    assert members(files, 3) == [(0, 0), (1, 0), (2, 2 * INCARNATIONS)]
+
+
+def test_rank_that_is_to_leave_stays_while_a_collective_is_cut_short(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = grown(files)
+    membership.release(2, INCARNATIONS)
+    begin(files, 1, 1)  # Lost: all repeat the collective together.
+    for rank, incarnation in [(0, 0), (2, INCARNATIONS)]:
+        ask(files, 2, rank, incarnation, between_steps=False)
+    membership.look()
+    assert members(files, 2) == [(0, 0), (2, INCARNATIONS)]
+
+
+def test_rank_that_is_to_leave_stays_if_only_it_has_the_state(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = grown(files)
+    membership.release(2, INCARNATIONS)
+    for rank in range(2):
+        begin(files, rank, 1)
+        ask(files, 2, rank, 1, has_state=False)
+    ask(files, 2, 2, INCARNATIONS)
+    membership.look()
+    assert members(files, 2) == [(0, 1), (1, 1), (2, INCARNATIONS)]
+
+
+def test_process_that_is_to_leave_before_it_is_in_is_not_let_in(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = started(files, 2)
+    stand_by(files, 2, INCARNATIONS, 1)
+    membership.release(2, INCARNATIONS)
+    for rank in range(2):
+        ask(files, 1, rank, 0)
+    membership.look()
+    assert members(files, 1) == [(0, 0), (1, 0)]
+
+
+def test_process_that_was_started_again_is_to_leave_as_the_one_before(tmp_path: Path) -> None:
+    files = RankFiles(str(tmp_path))
+    membership = grown(files)
+    begin(files, 2, INCARNATIONS + 1)
+    membership.release(2, INCARNATIONS)
+    for rank in range(2):
+        ask(files, 2, rank, 0)
+    ask(files, 2, 2, INCARNATIONS + 1, has_state=False)
+    membership.look()
+    assert members(files, 2) == [(0, 0), (1, 0)]

@@ -92,6 +92,46 @@ def test_ranks_that_a_listing_lacks_are_not_named_as_absent(
     assert supervisor_of(tmp_path)._absent() == "worker 2"
 
 
+def test_ranks_into_which_a_gang_may_grow_are_not_named_as_absent(tmp_path: Path) -> None:
+    roles = (Role(name="worker", count=4, min_count=2, in_ring=True),)
+    plan = Plan(kind="allreduce", roles=roles, is_gang=True, elastic=True)
+    assert Supervisor(plan, 0, RankFiles(str(tmp_path)), tmp_path)._absent() == "worker 1"
+
+
+def test_a_rank_that_has_joined_and_returned_is_not_waited_for(tmp_path: Path) -> None:
+    """The others may still wait for a third rank, which comes late."""
+    (tmp_path / "0.joining").touch()
+    process: Any = SimpleNamespace(outcome=None, started=time.monotonic())
+    waiting, returned = (
+        supervisor_of(tmp_path),
+        Supervisor(PLAN, 1, RankFiles(str(tmp_path)), tmp_path),
+    )
+    waiting._poll_s = 0.0
+    (tmp_path / "1.joining").touch()
+    returned.post("done")
+    assert waiting.watch(process) is None
+    RankFiles(str(tmp_path)).post(2, "done")
+    assert "worker 2 returned without a call" in (waiting.watch(process) or "")
+
+
+def test_no_rank_is_said_to_have_returned_while_the_store_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0.joining").touch()
+    RankFiles(str(tmp_path)).post(1, "done")
+    process: Any = SimpleNamespace(outcome=None, started=time.monotonic())
+    supervisor = supervisor_of(tmp_path)
+    supervisor._poll_s = 0.0
+
+    def down(*_: Any) -> bool:
+        raise OSError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RankFiles, "has_posted", down)
+        assert supervisor.watch(process) is None
+    assert "worker 1 returned without a call" in (supervisor.watch(process) or "")
+
+
 def test_a_rank_whose_peer_has_failed_is_ended_after_the_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

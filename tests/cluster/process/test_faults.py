@@ -46,6 +46,7 @@ def events(run: Any, number: int) -> list[tuple[str, str | None]]:
     return [(c["state"], c.get("error")) for c in changes if c["number"] == number]
 
 
+@pytest.mark.thorough
 def test_a_stalled_executor_whose_training_lives_on(
     impatient: SparkSession, root: str, tmp_path: Path
 ) -> None:

@@ -3,14 +3,16 @@
 import contextlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sparkdl import data, distribute
-from sparkdl.cluster.program.needed_packages import needed_packages
+from sparkdl.cluster.program.needed_packages import first_imports, needed_packages
 from sparkdl.cluster.program.packaging import pack
 from sparkdl.errors import MissingPackageError
+from sparkdl.training.script import Script
 
 ROWS: Any = None  # What the functions below use is never made.
 
@@ -173,3 +175,38 @@ def test_methods_of_rows_are_known() -> None:
     assert needed_packages(sums) == {"jax": "as_jax()"}
     assert needed_packages(lambda: ROWS.as_torch()) == {}
     assert needed_packages(print) == {}
+
+
+def imports_then_installs() -> None:
+    """Train."""
+    import json
+
+    import lightgbm.sklearn  # type: ignore[import-not-found]
+    from catboost import Pool  # type: ignore[import-not-found]
+
+    json.dumps([lightgbm, Pool])
+    import installed_meanwhile  # type: ignore[import-not-found] # noqa: F401
+
+
+def test_only_imports_before_all_else_are_sure_to_fail() -> None:
+    assert first_imports(imports_then_installs) == ["json", "lightgbm", "catboost"]
+    assert first_imports(print) == []
+    imports = pack(imports_then_installs).imports
+    assert {"lightgbm", "catboost"} <= set(imports)
+    assert "installed_meanwhile" not in imports
+
+
+def test_imports_of_a_script_are_found_like_those_of_a_function(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("import lightgbm\n")
+    path = tmp_path / "train.py"
+    path.write_text(
+        '"""Trains."""\nimport json\nimport beside\nimport catboost\nimport torch\n'
+        "json.dumps(beside)\nimport later\n"
+    )
+    script = Script.read(path, [])
+    assert first_imports(script) == ["json", "beside", "catboost", "torch"]
+    assert needed_packages(script) == {}
+    program = pack(script)
+    assert {"catboost", "torch"} <= set(program.imports)
+    assert {"beside", "later"}.isdisjoint(program.imports)
+    assert "beside" in program.modules

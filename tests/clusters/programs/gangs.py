@@ -237,6 +237,54 @@ def elastic(spark: SparkSession, folder: str, epochs: int = 3, **options: Any) -
     return _summary(run, folder)
 
 
+def _train_beside_slow_host(folder: str) -> dict[str, Any]:
+    """Train until there is a file `go`; a host with a file `slow@<host>` is slow."""
+    import keras
+    import tensorflow as tf
+
+    import sparkdl.horovod as hvd
+    from sparkdl import context, distribute
+    from sparkdl.distribute import step_times
+
+    step_times.KEPT_S, step_times.POST_S = 0.05, 0.2
+    is_slow = Path(folder, f"slow@{socket.gethostname()}")
+
+    class Tell(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            tell(folder)
+            with open(Path(folder, f"steps-{context.rank}"), "a") as file:
+                process = f"{os.getpid()}@{socket.gethostname()}"
+                file.write(f"{self.epoch} {batch} {hvd.size()} {process}\n")
+            time.sleep(0.5 if is_slow.exists() else 0.02)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if any(distribute.allgather_object(Path(folder, "go").exists())):
+                self.model.stop_training = True
+
+    keras.utils.set_random_seed(context.rank)
+    data = tf.data.Dataset.from_tensor_slices(rows()).shard(context.world_size, context.rank)
+    model = _model(distribute.optimizer)
+    model.fit(data.batch(4), epochs=10_000, callbacks=[Tell()], verbose=0)
+    digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+    Path(folder, f"weights-{context.rank}").write_text(digest)
+    return {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+def with_slow_host(spark: SparkSession, folder: str, **options: Any) -> Any:
+    """Train with an elastic ring of two ranks, of which one is on a slow host."""
+    from sparkdl.cluster.gang import rank_mover, slow_ranks
+
+    slow_ranks.LOOK_S = rank_mover.LOOK_S = rank_mover.PAUSE_S = 0.5
+    train = lambda: _train_beside_slow_host(folder)  # noqa: E731
+    options = {"num_workers": 2, "elastic": True, "move_slow_ranks": True, **options}
+    run = experiment.allreduce(train, progress=False, **options)
+    again = experiment.load(run.path)
+    return {**_summary(run, folder), "slow": again.slow_ranks}
+
+
 def predict(spark: SparkSession, folder: str) -> Any:
     """Apply a model to a DataFrame; return the largest error, and the number of hosts."""
     import keras

@@ -152,6 +152,7 @@ def test_the_copy_of_a_cancelled_run_makes_room_for_the_next_one(
     assert not list(rows.glob("*/none"))
 
 
+@pytest.mark.thorough
 def test_trials_after_the_loss_of_the_copy_get_their_rows(
     spark: SparkSession, root: str, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_trials_after_the_loss_of_the_copy_get_their_rows(
     assert (tmp_path / "computed").stat().st_size == 20, "Spark has kept the rows until the end"
 
 
+@pytest.mark.thorough
 def test_a_row_that_fails_ends_no_other_trial_with_fewer_rows(
     spark: SparkSession, root: str, tmp_path: Path
 ) -> None:

@@ -194,8 +194,7 @@ def test_one_rank_and_no_rows_at_all(
     "kind",
     [
         "tuple",
-        "Row",
-        *(pytest.param(k, marks=pytest.mark.thorough) for k in ("dict", "namedtuple")),
+        *(pytest.param(k, marks=pytest.mark.thorough) for k in ("Row", "dict", "namedtuple")),
     ],
 )
 def test_rdds(three_executors: SparkSession, root: str, tmp_path: Path, kind: str) -> None:

@@ -51,6 +51,7 @@ def seen_in(folder: Path) -> list[list[list[int]]]:
     return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
 
 
+@pytest.mark.thorough
 def test_nodes_of_tensorflowonspark_read_every_row_once(
     standalone_spark: SparkSession, table: Path, tmp_path: Path
 ) -> None:

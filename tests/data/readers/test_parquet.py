@@ -458,6 +458,7 @@ print(peaks[-1] - peaks[4])
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_twenty_epochs_keep_memory_flat(tmp_path: Path) -> None:
     """A process of its own, whose memory other tests have not filled."""

@@ -575,6 +575,7 @@ def test_we_read_what_tensorflow_writes(spark: SparkSession, root: str, compress
     assert features(record(3))[0]["ö"][0] is Kind.BYTES
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_application")
 def test_a_task_that_runs_twice_leaves_its_rows_once(root: str) -> None:

@@ -51,7 +51,7 @@ def test_a_study_without_what_it_needs() -> None:
     study.features.include("fare")
     with pytest.raises(ConfigError, match=r"leaves out fare, .* argument ablated_feature=None"):
         ablations(study)
-    with pytest.raises(ValueError, match=r"features.include got 3, a int"):
+    with pytest.raises(ValueError, match=r"features.include got 3, an int"):
         study.features.include(3)
     with pytest.raises(ValueError, match=r"include_groups got .'two'.; expected lists of at least"):
         study.model.layers.include_groups(["two"])

@@ -65,6 +65,16 @@ def test_the_table_is_printed_once(root: str, shown: str) -> None:
     check_last_line(log, run)
 
 
+def test_a_training_that_verifies_a_run_is_no_run_of_the_program(root: str) -> None:
+    run = stopped(root, TrialState.FAILED, "E: x")
+    again = stopped(f"{root}/.verified/{run.id}", TrialState.FAILED, "E: y")
+    program = f"{BEGIN}for path in sys.argv[1:]: summarize_at_exit(experiment.load(path))"
+    _, log = log_of(program, run.path, again.path)
+    check_last_line(log, run)
+    assert json.loads(log.strip().splitlines()[-1].removeprefix("sparkdl: "))["runs"] == ["one"]
+    assert run.path in log and again.path not in log
+
+
 def test_a_table_that_was_printed_before_the_end_is_printed_again(root: str) -> None:
     run = ended(root, "one").run
     program = f"{BEGIN}summarize_at_exit(run)\nrun.reason = 'early'\nprint(run)\nrun.reason = None"

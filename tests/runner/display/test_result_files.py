@@ -42,8 +42,8 @@ def test_a_short_run_of_one_trial_has_a_report(root: str) -> None:
     assert "<b>0.75</b> accuracy" in page
     assert "<dt>epochs</dt><dd>3</dd>" in page
     assert "<dt>x</dt><dd>0</dd>" in page
-    # Without a figure the page needs no library, and is small.
-    assert Path(run.path, "report.html").stat().st_size < 30_000
+    # Without a figure the page needs no library of some megabytes.
+    assert Path(run.path, "report.html").stat().st_size < 1_000_000
 
 
 def test_a_failed_run_has_a_report_with_its_error(root: str) -> None:

@@ -58,8 +58,10 @@ def test_resumed_run_begins_with_its_best_trial() -> None:
     assert [best.update(trial) for trial in run.trials[2:]] == [None, run.trials[3]]
 
 
-def test_counts_of_a_search_that_goes_on_are_of_all_its_trials() -> None:
+def test_counts_of_a_search_are_of_all_its_trials_unless_it_needs_no_more() -> None:
     run = run_of(0.5, None, num_trials=50, repeats=2)
-    assert run.counts_text() == "1 of 100 trials complete, 1 failed"
-    run.state = RunState.CANCELLED
+    for state in (RunState.RUNNING, RunState.CANCELLED):
+        run.state = state
+        assert run.counts_text() == "1 of 100 trials complete, 1 failed"
+    run.state = RunState.COMPLETE
     assert run.counts_text() == "1 of 2 trials complete, 1 failed"

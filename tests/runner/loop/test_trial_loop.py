@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -159,7 +160,7 @@ def test_loop_submits_some_trials_ahead_after_the_first_have_started(root: str) 
         (raised("killed by SIGSEGV", Failure.SIGNAL), "FAILED", "killed by SIGSEGV"),
         (pruned(), "PRUNED", None),
         (unusable("too large"), "INVALID", "InvalidTrial: too large"),
-        (returned(float("nan")), "INVALID", "metric 'value' is nan"),
+        (returned(float("nan")), "INVALID", "metric 'value' is nan; expected a finite number"),
     ],
 )
 def test_outcome_of_a_task_is_the_state_of_its_trial(
@@ -561,6 +562,33 @@ def test_interrupted_verb_leaves_its_run_and_a_short_traceback(
     assert cluster.num_running == 0
     assert len(traceback.extract_tb(caught.value.__traceback__)) <= 4
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_in_a_finalizer_is_not_lost(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores what the handler of a signal raises there; py4j has many finalizers."""
+
+    class Released:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    objects = [Released()]
+    ended = SubmittedTrials.wait_for_ended
+
+    def release(self: SubmittedTrials, timeout_s: float) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            objects.clear()
+        return ended(self, timeout_s)
+
+    monkeypatch.setattr(SubmittedTrials, "wait_for_ended", release)
+    before = signal.getsignal(signal.SIGINT)
+    cluster = InMemoryCluster()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        execute(request_of(2, root=root), cluster)
+    run = caught.value.run  # type: ignore[attr-defined]
+    assert (run.state, run.reason) == ("CANCELLED", "interrupted")
+    assert cluster.num_running == 0
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_run_in_the_background_that_was_cancelled_says_so_to_who_waits(root: str) -> None:

@@ -135,7 +135,7 @@ def test_data_has_columns_rows_and_fingerprint(root: str) -> None:
                 '"global_batch_size": 64, "steps": 10, "padded": 0, "dropped": 3}\n'
             ),
             "trials/1/columns.jsonl": '{"data": "train", "features": {"list": ["id", "near"]}, '
-            '"labels": "size", "fill": {"id": 7}}\n{"data": "val", "features": "id"}\n',
+            '"labels": "size", "fill": {"id": 7, "city": ""}}\n{"data": "val", "features": "id"}\n',
             "trials/1/files.jsonl": '{"paths": ["/data/x"], "num_files": 3, "num_bytes": 99, '
             '"names": "abcdef", "marks": "012345"}\n',
         },
@@ -154,7 +154,7 @@ def test_data_has_columns_rows_and_fingerprint(root: str) -> None:
     assert after("columns") == "3"
     assert after("features") == "id, near"
     assert after("labels") == "size"
-    assert after("nulls filled") == "id: 7"
+    assert after("nulls filled") == "id: 7, city: ''"
     assert after("batch") == "32 rows, 64 of all ranks"
     assert after("rows left out in an epoch") == "3"
     assert after("files of /data/x") == "files"
@@ -224,6 +224,19 @@ def test_damage_of_an_earlier_run_hides_no_result(root: str) -> None:
     assert "It cannot be shown" in texts["What has changed"]
     assert "It cannot be shown" in texts["Data"]
     assert "0.75" in texts["The best"]
+
+
+def test_an_earlier_run_of_another_user_holds_up_no_report(root: str) -> None:
+    """The driver compares with it when its own run has ended."""
+    old = started(ended(root, "old").run, "2026-11-02T12:00:00+0000")
+    now = started(ended(root, "now").run, "2026-11-03T12:00:00+0000")
+    os.mkdir(f"{root}/odd")
+    os.mkfifo(f"{root}/odd/run.json")
+    keep(old, {"source/function.py": BEFORE})
+    keep(now, {"source/function.py": NOW})
+    assert "-    b = 2" in shown(now).texts["What has changed"].splitlines()
+    os.truncate(f"{old.path}/source/function.py", 100 << 30)
+    assert "It cannot be shown" in shown(now).texts["What has changed"]
 
 
 HOSTILE = "</pre></script><script>x()</script><img src=x onerror='x()'>\"'&amp;"

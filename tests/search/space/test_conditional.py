@@ -205,7 +205,7 @@ def test_tpe_finds_the_better_choice(seed: int) -> None:
     ("space", "message"),
     [
         ({"a": {"x": 1}}, r"space\['a'\]\['x'\] is 1; expected a dict of the parameters that ex"),
-        ({"a": {"x": {"p": 1}}}, r"space\['a'\]\['x'\]\['p'\] is 1, a int; expected search.Float"),
+        ({"a": {"x": {"p": 1}}}, r"space\['a'\]\['x'\]\['p'\] is 1, an int; expected search.Float"),
         ({"a": {}}, r"space\['a'\] is \{\}, a dict; expected search.Float"),
         ({"a": {"x": {"a": [1]}}}, "the choices of 'a' have a parameter 'a', too"),
         ({"a": {"x": {"p": [1]}}, "p": [2]}, "two parameters 'p', in 'a' and in 'p', which may"),

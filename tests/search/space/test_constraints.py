@@ -110,7 +110,7 @@ def test_what_is_no_expression_of_parameters_is_refused(text: Any, message: str)
         ({"constraints": ["a > 6"]}, r"no parameters in the space satisfy constraints=\['a > 6'\]"),
         ({"constraints": ["a > kind"]}, r"cannot be evaluated with .*TypeError.*Change them"),
         ({"constraints": 3}, "constraints is 3; expected a list of expressions"),
-        ({"constraints": [3]}, "constraints contains 3, a int; expected an expression as text"),
+        ({"constraints": [3]}, "constraints contains 3, an int; expected an expression as text"),
         ({"initial_params": [{"a": 6, "b": 1.0}]}, r"break the constraint 'a \* b <= 2'"),
         ({"space": None}, "constraints= requires space= to be a dict"),
         (

@@ -240,7 +240,7 @@ def test_space_converts_and_checks_params() -> None:
         (lambda: Space.of([1]), r"space is \[1\]; expected a dict"),
         (
             lambda: Space.of({"a": 1}),
-            r"space\['a'\] is 1, a int; .* Write \[1\] for a constant value",
+            r"space\['a'\] is 1, an int; .* Write \[1\] for a constant value",
         ),
         (lambda: Space.of({"a": []}), r"space\['a'\] is \[\], a list; expected search.Float"),
         (lambda: Space.of({"a b": [1]}), r"'a b' is not a parameter name"),

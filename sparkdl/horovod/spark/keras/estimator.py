@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl import experiment, ml
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.files.model_formats import library_of_object
 from sparkdl.horovod.spark.keras.labels import with_single_precision
 from sparkdl.horovod.spark.keras.model import KerasModel, features_of
@@ -88,7 +88,7 @@ class KerasEstimator(SparkEstimator):
         model = self.getOrDefault("model")
         if library_of_object(model) != "keras":
             raise ConfigError(
-                f"model is a {type(model).__name__} of {type(model).__module__}; expected a model "
+                f"model is {named_type(model)} of {type(model).__module__}; expected a model "
                 "of Keras 3. Build the model with keras, without TF_USE_LEGACY_KERAS, or train it "
                 "in a function by experiment.horovod(train, num_workers=..., data=df)."
             )

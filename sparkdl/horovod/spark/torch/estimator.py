@@ -5,7 +5,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from sparkdl import experiment, ml
-from sparkdl.errors import ConfigError
+from sparkdl.errors import ConfigError, named_type
 from sparkdl.horovod.absent_names import absent_names
 from sparkdl.horovod.spark.common.params import TorchParams
 from sparkdl.horovod.spark.stages import OptionsOfBackend, SparkEstimator, label_type
@@ -61,7 +61,7 @@ class TorchEstimator(SparkEstimator, TorchParams):
         columns, label = self._columns()
         model, shapes = self.getOrDefault("model"), self.getOrDefault("input_shapes")
         if not is_torch(model):
-            raise ConfigError(f"model is a {type(model).__name__}; expected a torch.nn.Module.")
+            raise ConfigError(f"model is {named_type(model)}; expected a torch.nn.Module.")
         wrapped = with_shapes(model, shapes)
         dataset = self._validated(dataset)
         metrics = self._metrics(label)

@@ -118,6 +118,17 @@ def curves(run: RunView) -> "Figure | None":
     )
 
 
+def why_no_curves(run: RunView) -> str:
+    """Return why a run has no figure of curves, as HTML."""
+    if any(len(trial.history) for trial in shown_trials(run, MAX_CURVES)):
+        return "No metric was reported at two steps, which a curve needs, such as two epochs."
+    return (
+        "No trial has reported values. The training function reports them by "
+        "<code>context.report({'loss': loss}, step=epoch)</code>, or, of Keras, by "
+        "<code>model.fit(..., callbacks=[sparkdl.keras.Report()])</code>."
+    )
+
+
 def _drawn(frame: "pd.DataFrame") -> list[str]:
     return [name for name in frame.columns if frame[name].count() > 1]
 
@@ -211,7 +222,8 @@ def extremes(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, 
 def _notes(parts: Sequence[_Part], traces: Sequence[Any]) -> list[str]:
     dashes = {trace.line.dash for trace in traces}
     words = {"dot": "dotted: training", "dash": "dashed: pruned"}
-    notes = [text for dash, text in words.items() if dash in dashes]
+    notes = list(dict.fromkeys(f"thick: {t.name}, the best" for t in traces if t.line.width > 2))
+    notes += [text for dash, text in words.items() if dash in dashes]
     notes += ["of long curves the extremes are drawn"] * any(part.is_thinned for part in parts)
     cut = []
     for part in parts:

@@ -78,13 +78,10 @@ def importance(run: RunView) -> "Figure | None":
         f"{plain(share.name, 24)}{f' ({share.num_trials} trials)' if few else ''}"
         for share, few in zip(shares, is_partial, strict=True)
     ]
-    notes = [f"by fANOVA, from {len(trials)} trials; the shares of the same trials add up to 1"]
-    notes += ["grey: among the trials that have the parameter"] if any(is_partial) else []
-    notes += [f"too few trials to tell: {', '.join(unknown)}"] if unknown else []
     ticks = {"tickvals": list(range(len(shares))), "ticktext": labels}
     return figure(
         "Importance of the parameters",
-        "; ".join(notes),
+        _remark(trials, any(is_partial), unknown),
         [bars],
         xaxis={
             "tickformat": ".0%",
@@ -94,6 +91,16 @@ def importance(run: RunView) -> "Figure | None":
         yaxis={"automargin": True, "showgrid": False, "zeroline": False, **ticks},
         height=150 + 28 * len(shares),
     )
+
+
+def _remark(trials: Sequence[Trial], has_partial: bool, unknown: Sequence[str]) -> str:
+    pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
+    last = f", {pruned} of them stopped early, by their last values" if pruned else ""
+    notes = [f"by fANOVA, from {len(trials)} trials{last}"]
+    notes += ["the shares of the same trials add up to 1"]
+    notes += ["grey: among the trials that have the parameter"] if has_partial else []
+    notes += [f"too few trials to tell: {', '.join(unknown)}"] if unknown else []
+    return "; ".join(notes)
 
 
 def why_no_importance(run: RunView) -> str:

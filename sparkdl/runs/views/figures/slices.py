@@ -66,9 +66,12 @@ def slices(run: RunView) -> "Figure | None":
         present = [point for point in points if point[1] is not None]
         traces += [placed(t.update(showlegend=not number), number) for t in _traces(present, best)]
         layout |= grid.axes(number, x, {**y, "matches": "y" if number else None})
+    notes = _notes(run, valued, drawn, names, axis)
+    if any("ticktext" in part for part in layout.values()):
+        notes.append("trials with the same choice stand side by side")
     return figure(
         "Slices: each parameter against the value",
-        "; ".join(_notes(run, valued, drawn, names, axis)),
+        "; ".join(notes),
         traces,
         annotations=grid.titles([plain(name, 36) for name in names[:MAX_AXES]]),
         showlegend=True,

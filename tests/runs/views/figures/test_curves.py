@@ -14,7 +14,7 @@ from sparkdl.files.layout import TrialPaths
 from sparkdl.runs import Run, Trial
 from sparkdl.runs.states import TrialState
 from sparkdl.runs.views.figures import plot
-from sparkdl.runs.views.figures.curves import extremes
+from sparkdl.runs.views.figures.curves import extremes, why_no_curves
 from sparkdl.runs.views.figures.value_axis import value_axis
 
 
@@ -66,12 +66,20 @@ def test_every_metric_has_a_panel_with_training_beside_validation(root: str) -> 
     assert "dotted: training" in figure.layout.title.subtitle.text
 
 
+def test_a_run_without_curves_says_why(root: str) -> None:
+    run = run_of(root, [0.8, 0.7])
+    assert "No trial has reported values. The training function" in why_no_curves(run)
+    report(run.trials[1], loss=[3.0])
+    assert why_no_curves(run).startswith("No metric was reported at two steps")
+
+
 def test_the_trials_of_a_search_show_every_metric(root: str) -> None:
     run = run_of(root, [0.7, 0.9], metric="val_acc")
     for trial in run.trials:
         report(trial, acc=[0.1, 0.2], val_acc=[0.3, trial.value or 0.0], grad_norm=[1.0, 2.0])
     shown = panels(plot(run, "curves"))
     assert list(shown) == ["acc, val_acc (higher val_acc is better)", "grad_norm"]
+    assert "thick: trial 1, the best" in plot(run, "curves").layout.title.subtitle.text
     names = [name for name, _ in shown["acc, val_acc (higher val_acc is better)"]]
     assert names == ["trial 0 solid", "trial 0 dot", "trial 1 solid", "trial 1 dot"]
     assert [values for _, values in shown["grad_norm"]] == [[1.0, 2.0], [1.0, 2.0]]
