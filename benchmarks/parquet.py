@@ -6,6 +6,8 @@ binary), and rows of 20 float32 in one column each. The contenders are:
 - pyarrow: `pyarrow.dataset.to_batches`; the batches are discarded, nothing reaches TensorFlow
 - sparkdl: `data.parquet`, with the 20 columns stacked into one tensor
 - as_numpy: the same rows as NumPy arrays, `data.parquet(...).as_numpy()`
+- tf.data alone: batches of the same shape that are in memory already, `from_tensors(...).repeat()`;
+  what the loop over a `tf.data.Dataset` costs by itself, whatever is read
 - petastorm: `make_batch_reader` (dummy pool, the only pool of 0.13.1 that loses no rows), then
   `make_petastorm_dataset`, also stacked. It drops fixed-size lists, and returns binary as strings
 - TFRecord: `TFRecordDataset` of the same rows, `batch(1024)`, `parse_example`
@@ -142,6 +144,11 @@ def records(path: Path, width: int) -> int:
     return drained(parsed)
 
 
+def in_memory(rows: int, *tensors: Any) -> int:
+    """Loop over one batch again and again, with `tf.data` alone."""
+    return drained(tf.data.Dataset.from_tensors(tensors).repeat(rows // BATCH))
+
+
 def load_petastorm() -> Any:
     """Return the modules of petastorm, or None if petastorm is not installed."""
     try:
@@ -166,8 +173,9 @@ def petastorm_batches(modules: Any, path: Path, stacked: bool) -> int:
         return drained(dataset.rebatch(BATCH).prefetch(2))
 
 
-def contenders(folder: Path, petastorm: Any) -> dict[str, dict[str, Contender]]:
-    """Return the contenders for each way of storing rows."""
+def contenders(folder: Path, petastorm: Any, part: int) -> dict[str, dict[str, Contender]]:
+    """Return the contenders for each way of storing rows, with a part of the rows."""
+    wide = tf.zeros((BATCH, WIDTH)), tf.zeros(BATCH, tf.int64)
     readers: dict[str, dict[str, Contender]] = {}
     for name in ("list", "fixed", "binary"):
         options: dict[str, Any] = {"feature_cols": "x", "label_cols": "y"}
@@ -177,6 +185,7 @@ def contenders(folder: Path, petastorm: Any) -> dict[str, dict[str, Contender]]:
             "pyarrow": partial(bare, path),
             "sparkdl": partial(ours, path, **options),
             "as_numpy": partial(arrays, path, **options),
+            "tf.data alone": partial(in_memory, WIDE_ROWS // part, *wide),
             "TFRecord": partial(records, folder / "wide.tfrecord", WIDTH),
         }
         if petastorm and name != "fixed":
@@ -187,6 +196,7 @@ def contenders(folder: Path, petastorm: Any) -> dict[str, dict[str, Contender]]:
         "pyarrow": partial(bare, path),
         "sparkdl": partial(ours, path, feature_cols=names),
         "as_numpy": partial(arrays, path, feature_cols=names),
+        "tf.data alone": partial(in_memory, NARROW_ROWS // part, tf.zeros((BATCH, COLUMNS))),
         "TFRecord": partial(records, folder / "narrow.tfrecord", COLUMNS),
     }
     if petastorm:
@@ -215,10 +225,10 @@ def timed(contender: Contender) -> tuple[float, float]:
     return rows / (time.perf_counter() - wall), rows / (cpu_s() - cpu)
 
 
-def measure(folder: Path, rounds: int, petastorm: Any) -> list[Row]:
+def measure(folder: Path, rounds: int, petastorm: Any, part: int) -> list[Row]:
     """Return the best round of each contender."""
     measured = []
-    for storage, running in contenders(folder, petastorm).items():
+    for storage, running in contenders(folder, petastorm, part).items():
         results: dict[str, list[tuple[float, float]]] = {name: [] for name in running}
         for contender in running.values():
             contender()
@@ -287,7 +297,7 @@ def main() -> None:
         say("writing files")
         write_wide(Path(name), WIDE_ROWS // part)
         write_narrow(Path(name), NARROW_ROWS // part)
-        measured = measure(Path(name), options.rounds, petastorm)
+        measured = measure(Path(name), options.rounds, petastorm, part)
     result = {
         "benchmark": "parquet",
         "machine": about,

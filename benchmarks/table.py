@@ -29,7 +29,7 @@ _PAGE, _RESULTS = _REPOSITORY / "docs/benchmarks.md", _REPOSITORY / "benchmarks/
 _BEGIN, _END = "<!-- results -->\n", "<!-- end of results -->\n"
 _TITLES = ("work", "system", "measured", "cost / sparkdl", "load", "date")
 # They do a part of the work only, or, with one process, share no work.
-_LIMITS = ("floor", "ceiling", "pyarrow", "one process")
+_LIMITS = ("floor", "floor with outputs", "ceiling", "pyarrow", "tf.data alone", "one process")
 _STARTS = {"first_line_s": "to the first line", "return_s": "to the return"}
 
 Document = dict[str, Any]
@@ -100,7 +100,8 @@ def steps(result: Document) -> Iterator[Row]:
 
 def predictions(result: Document) -> Iterator[Row]:
     """Return the rows of `predict.py`: rows per second."""
-    names = {"read": "floor", "predict": "sparkdl", "function": "sparkdl, NumPy"}
+    names = {"read": "floor", "returned": "floor with outputs"}
+    names |= {"predict": "sparkdl", "function": "sparkdl, NumPy"}
     for setting in result["settings"]:
         rates = {row["name"]: row["rows_per_s"] for row in setting["contenders"]}
         work = f"prediction of {setting['rows']:,} rows, {setting['rows_of']}"

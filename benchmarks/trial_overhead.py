@@ -4,7 +4,8 @@ The benchmark has two parts.
 
 1. 40 trials that sleep 0.2 s, on embedded Spark with two slots (`local[2]`), so ideally 4 s:
    - floor: one plain Spark job of 40 tasks, each sleeping; no process, no file, no trial
-   - sparkdl: `experiment.launch`, a fresh process and a folder for each trial
+   - sparkdl: `experiment.launch`, a fresh process and a folder for each trial, in a session of the
+     user and, in a program of its own, in one that sparkdl has started
    - joblib-spark: `joblib.Parallel` on its `spark` backend, a Spark job for each trial
    - hyperopt: `fmin` with `SparkTrials(parallelism=2)`, a Spark job for each trial
    - MLflow: its `MlflowSparkStudy`, a Spark job of as many tasks as trials
@@ -62,11 +63,14 @@ from sparkdl.runs import Trial
 
 KERAS_TRIALS = 6
 # The contenders of each environment.
+OWN = "sparkdl, own session"
 PEERS = {
+    "session": (OWN,),
     "trials": ("joblib-spark", "hyperopt"),
     "mlflow": ("MLflow",),
     "ray": ("Ray Tune", "Ray Tune, reused"),
 }
+PROGRAM = "peers/trial_overhead_{}.py"
 AIM_RATIO = 1.1
 AIM_STARTING_S = 0.1
 
@@ -202,10 +206,12 @@ def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
     ratio = {row["name"]: row.get("median_ratio") for row in sleeping}
     compared = [
         ("sparkdl / floor, sleeping trials", ratio["sparkdl"], AIM_RATIO),
+        ("sparkdl / floor, session of its own", ratio[OWN], AIM_RATIO),
         *(
             (f"sparkdl / floor, against {peer} / its floor", ratio["sparkdl"], ratio[peer])
             for peers in PEERS.values()
             for peer in peers
+            if peer != OWN
         ),
         ("starting_s of a warm Keras trial", keras[0]["starting_s"]["median"], AIM_STARTING_S),
     ]
@@ -214,7 +220,7 @@ def aims(sleeping: list[Row], keras: list[Row]) -> list[Row]:
             "aim": aim,
             "value": value,
             "at_most": most,
-            "met": None if most is None else value <= most,
+            "met": None if None in (value, most) else value <= most,
         }
         for aim, value, most in compared
     ]
@@ -276,8 +282,10 @@ def main() -> None:
     add_option(parser)
     options = parser.parse_args()
     with ExitStack() as stack:
-        programs = {name: f"peers/trial_overhead_{name}.py" for name in PEERS}
-        peers = started(stack, options.peers, programs)
+        own = Peer(sys.executable, PROGRAM.format("session"))
+        peers = {"session": stack.enter_context(own)}
+        programs = {name: PROGRAM.format(name) for name in PEERS if name not in peers}
+        peers |= started(stack, options.peers, programs)
         result = measure(options.rounds, peers)
     print(table(result))
     print(json.dumps(result, indent=1))
