@@ -127,7 +127,7 @@ def add_horovodrun(parser: argparse.ArgumentParser) -> None:
         "--min-np", "--min-num-proc", type=int, help="go on without lost ranks (elastic)"
     )
     parser.add_argument(
-        "--max-np", "--max-num-proc", type=int, help="number of ranks of an elastic run"
+        "--max-np", "--max-num-proc", type=int, help="grow to so many into idle slots (elastic)"
     )
     parser.add_argument("--timeline-filename", metavar="FILE", help="a timeline of rank 0")
     _add_script(parser, "Horovod's program", _FLAGS, _WITH_VALUE)
@@ -196,7 +196,13 @@ class _Unused(argparse.Action):
 
 
 def _horovodrun(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    is_elastic = arguments.min_np is not None or arguments.max_np is not None
+    from sparkdl.horovod.launch import elastic_size
+
+    least, most = arguments.min_np, arguments.max_np
+    is_elastic = (least, most) != (None, None)
+    num_workers: Any = arguments.num_proc
+    if is_elastic:
+        num_workers = elastic_size(num_workers, least, most)
     timeline = arguments.timeline_filename
     if is_elastic and timeline:
         parser.error("--timeline-filename is for runs without --min-np and --max-np")
@@ -204,7 +210,7 @@ def _horovodrun(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
         parser,
         arguments,
         experiment.horovod,
-        num_workers=arguments.num_proc if arguments.max_np is None else arguments.max_np,
+        num_workers=num_workers,
         elastic=is_elastic,
         env={"HOROVOD_TIMELINE": str(Path(timeline).resolve())} if timeline else {},
     )

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkdl import experiment
+from sparkdl.errors import ConfigError
 from sparkdl.horovod.rank_results import call_and_keep
 from sparkdl.horovod.redirected_output import redirect
 from sparkdl.runs.results import values_of_ranks
 
-__all__ = ["results_of_ranks", "run", "warn_of_unused"]
+__all__ = ["elastic_size", "results_of_ranks", "run", "warn_of_unused"]
 
 _logger = logging.getLogger("sparkdl.horovod")
 
@@ -19,7 +20,7 @@ def run(
     func: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    num_proc: int = 1,
+    num_proc: int | None = None,
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,
     *,
@@ -37,9 +38,10 @@ def run(
     Args:
         func: the function.
         args, kwargs: its arguments.
-        num_proc: the number of ranks, also as `np`.
-        min_num_proc, max_num_proc: with one of them the run is elastic, see `experiment.horovod`;
-            `max_num_proc` ranks are started. Also as `min_np` and `max_np`.
+        num_proc: the number of ranks, also as `np`; by default `min_num_proc`, or 1.
+        min_num_proc, max_num_proc: with one of them the run is elastic: it begins with `num_proc`
+            ranks, goes on without lost ones, and grows into idle slots up to `max_num_proc` ranks,
+            see `experiment.horovod`. Also as `min_np` and `max_np`.
         verbose: 0 or False to show nothing, True or a number from 2 to show what all ranks print.
         **unused: arguments for SSH, MPI, hosts and so on, which have no effect.
 
@@ -62,20 +64,48 @@ def run(
         [10, 11]
     """
     warn_of_unused("horovod.run", unused)
-    is_elastic = _first(min_np, min_num_proc, max_np, max_num_proc) is not None
+    num_proc = _first(np, num_proc)
+    least, most = _first(min_np, min_num_proc), _first(max_np, max_num_proc)
+    is_elastic = (least, most) != (None, None)
+    num_workers: Any = 1 if num_proc is None else num_proc
+    if is_elastic:
+        num_workers = elastic_size(_first(num_proc, least, most), least, most)
     return results_of_ranks(
         func,
         args,
         kwargs,
-        num_workers=_first(max_np, max_num_proc, np, num_proc),
+        num_workers=num_workers,
         elastic=is_elastic,
         progress=verbose is None or bool(verbose),
         logs="all" if (verbose and verbose > 1) or verbose is True else None,
     )
 
 
-def _first(*values: int | None) -> int | None:
+def _first(*values: int | None) -> Any:
     return next((value for value in values if value is not None), None)
+
+
+def elastic_size(num_proc: int, least: int | None, most: int | None) -> int | tuple[int, int]:
+    """Return the `num_workers` of an elastic run: a number, or its bounds if the run may grow.
+
+    Args:
+        num_proc: the number of ranks at the beginning.
+        least, most: the bounds of the user; None is `num_proc`.
+
+    Raises:
+        ConfigError: if the numbers are not in order.
+
+    Example:
+        >>> elastic_size(2, 1, None), elastic_size(2, 1, 4)
+        (2, (2, 4))
+    """
+    least, most = _first(least, num_proc), _first(most, num_proc)
+    if not 1 <= least <= num_proc <= most:
+        raise ConfigError(
+            f"min_num_proc is {least}, num_proc {num_proc} and max_num_proc {most}; expected "
+            "1 <= min_num_proc <= num_proc <= max_num_proc."
+        )
+    return num_proc if num_proc == most else (num_proc, most)
 
 
 def results_of_ranks(

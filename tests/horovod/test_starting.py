@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import sparkdl.horovod
 import sparkdl.horovod.spark
+from sparkdl import experiment
 from sparkdl.cli.main import main
 from sparkdl.errors import ConfigError
 from sparkdl.horovod.runner.common.util.timeout import TimeoutException
@@ -114,6 +115,42 @@ def test_the_size_of_an_elastic_run_is_what_has_slots() -> None:
     assert len(re.findall(r"\d\d:\d\d:\d\d \d{4}\[[01]\]<stdout>:size 2\n", stream.getvalue())) == 2
     with pytest.raises(ConfigError, match="min_num_proc is 3, num_proc 2"):
         sparkdl.horovod.spark.run_elastic(size, num_proc=2, min_num_proc=3)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "num_workers"),
+    [
+        ({"np": 2, "min_np": 1}, 2),
+        ({"np": 2, "max_np": 2}, 2),
+        ({"num_proc": 2, "min_num_proc": 1, "max_num_proc": 5}, (2, 5)),
+        ({"min_np": 2, "max_np": 5}, (2, 5)),
+        ({"max_np": 3}, 3),
+    ],
+)
+def test_an_elastic_run_grows_up_to_the_largest_number(
+    numbers: dict[str, int], num_workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def keep(*_: Any, **options: Any) -> Any:
+        asked.update(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(experiment, "horovod", keep)
+    with pytest.raises(InterruptedError):
+        sparkdl.horovod.run(shout, **numbers)
+    assert (asked["num_workers"], asked["elastic"]) == (num_workers, True)
+
+
+def test_numbers_of_ranks_out_of_order_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="min_num_proc is 1, num_proc 4 and max_num_proc 2"):
+        sparkdl.horovod.run(shout, np=4, min_np=1, max_np=2)
+    (tmp_path / "train.py").write_text("")
+    words = ["-np", "2", "--min-np", "3", "python", str(tmp_path / "train.py")]
+    assert main(["horovodrun", *words]) == 2
+    assert "min_num_proc is 3, num_proc 2" in capfd.readouterr().err
 
 
 def test_a_script_runs_in_all_ranks(

@@ -7,8 +7,7 @@ from typing import Any
 
 from sparkdl import config
 from sparkdl.cluster.spark import SparkCluster, num_slots
-from sparkdl.errors import ConfigError
-from sparkdl.horovod.launch import results_of_ranks, warn_of_unused
+from sparkdl.horovod.launch import elastic_size, results_of_ranks, warn_of_unused
 from sparkdl.horovod.runner.common.util.timeout import TimeoutException
 
 __all__ = ["run", "run_elastic"]
@@ -123,7 +122,8 @@ def run_elastic(
             number of slots.
         min_num_proc: a smaller number with which the run may begin too, if there are not more
             slots; it goes on with fewer, and Spark starts lost ranks again. Also as `min_np`.
-        max_num_proc: the largest number of ranks; by default `num_proc`. Also as `max_np`.
+        max_num_proc: the largest number of ranks, up to which the run grows into idle slots; by
+            default `num_proc`. Also as `max_np`.
         reset_limit: the number of ranks that may be lost; by default any.
         elastic_timeout: has no effect.
 
@@ -162,17 +162,13 @@ def run_elastic(
 
 def _elastic_size(
     num_proc: int | None, least: int | None, most: int | None, start_timeout: float | None
-) -> tuple[int, float | None]:
-    """Return the number of ranks that have slots, and the seconds within which they must start."""
+) -> tuple[int | tuple[int, int], float | None]:
+    """Return the number of ranks or its bounds, and the seconds within which they must start."""
     num_proc = num_proc or most or num_slots(waits=True)
+    elastic_size(num_proc, least, most)  # Checks the numbers before the wait.
     least, most = least or num_proc, most or num_proc
-    if not 1 <= least <= num_proc <= most:
-        raise ConfigError(
-            f"min_num_proc is {least}, num_proc {num_proc} and max_num_proc {most}; expected "
-            "1 <= min_num_proc <= num_proc <= max_num_proc."
-        )
     start_timeout_s = _wait_for_slots(least, start_timeout)
-    return max(least, min(most, num_slots())), start_timeout_s
+    return elastic_size(max(least, min(most, num_slots())), least, most), start_timeout_s
 
 
 def _wait_for_slots(num_workers: int, start_timeout: float | None) -> float | None:
