@@ -1,11 +1,13 @@
 """A cluster whose driver has ended: by its own will, by an error, or by a signal."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,9 @@ PROGRAM = """
 """
 
 
-def start(folder: Path, master: str, mode: str, end: str) -> "subprocess.Popen[str]":
+@contextlib.contextmanager
+def started(folder: Path, master: str, mode: str, end: str) -> "Iterator[subprocess.Popen[str]]":
+    """The program, which is killed at the end of the block: what fails there must not wait."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM).format(end=end))
     (folder / "pids").mkdir()
@@ -45,7 +49,11 @@ def start(folder: Path, master: str, mode: str, end: str) -> "subprocess.Popen[s
     submit = f"--master {master} --conf spark.sparkdl.root={folder}/runs pyspark-shell"
     env = {**outer, "PYSPARK_SUBMIT_ARGS": submit, "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(program), str(folder / "pids"), mode]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
 
 
 def pids(folder: Path) -> list[int]:
@@ -72,7 +80,7 @@ def nothing_is_left(folder: Path) -> bool:
 def test_no_node_outlives_its_driver(
     standalone: str, tmp_path: Path, mode: str, end: str, code: int
 ) -> None:
-    with start(tmp_path, standalone, mode, end) as driver:
+    with started(tmp_path, standalone, mode, end) as driver:
         assert driver.stdout
         assert "running\n" in iter(driver.stdout.readline, "")
         if code in (-9, 143):

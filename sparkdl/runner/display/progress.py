@@ -137,7 +137,8 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         if self.is_shown:
-            tqdm.write(text, file=sys.stdout)
+            # At once: what the program prints meanwhile must not come before the end of the line.
+            tqdm.write(f"{text}\n", file=sys.stdout, end="")
             sys.stdout.flush()
 
     @harmless

@@ -1,5 +1,6 @@
 """Lines that show, in a log, that a run goes on."""
 
+import io
 import math
 import re
 import sys
@@ -47,6 +48,23 @@ def test_log_without_a_terminal_has_a_line_now_and_then(root: str, capsys: Any) 
     lines = capsys.readouterr().out.splitlines()
     first, later = ([bool(re.search(p, line)) for line in lines] for p in (BEGUN, LATER))
     assert first.index(True) < later.index(True)
+
+
+def test_lines_are_written_whole(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program prints in another thread begins a line of its own."""
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            writes.append(text)
+            return len(text)
+
+    writes: list[str] = []
+    monkeypatch.setattr(sys, "stdout", Stream())
+    options = {"root": root, "metric": "score", "progress": True, "logs": "all"}
+    execute(request_of(3, **options), InMemoryCluster(lambda attempt: returned(score=1.0)))
+    written = [text for text in writes if text]
+    assert len(written) > 3
+    assert [text for text in written if not text.endswith("\n")] == []
 
 
 def test_lines_come_each_minute_at_first_and_later_one_in_five_minutes() -> None:
