@@ -11,15 +11,29 @@ import json
 import os
 import sys
 import tempfile
+import time
 from functools import partial
 
-from lib.floor import SLOTS, sleep_in_one_job, time_round
+from lib.floor import SLEEP_S, SLOTS, sleep_in_one_job, time_round
 from lib.machine import machine
 from lib.peer import own_stdout
 from pyspark.sql import SparkSession
-from trial_overhead import run_sleeps
+
+from sparkdl import experiment
 
 OPTIONS = f"--master local[{SLOTS}] --conf spark.ui.enabled=false pyspark-shell"
+
+
+# A trial imports the module of its function, so that this one is not in `trial_overhead`.
+def sleep(i: int) -> None:
+    """Run a trial: sleep."""
+    time.sleep(SLEEP_S)
+
+
+def run_sleeps(root: str, trials: int) -> None:
+    """Run sparkdl."""
+    run = experiment.launch(sleep, {"i": list(range(trials))}, root=root, progress=False)
+    run.raise_for_failures()
 
 
 def main() -> None:
@@ -27,11 +41,11 @@ def main() -> None:
     pipe = own_stdout()
     os.environ["PYSPARK_SUBMIT_ARGS"] = OPTIONS
     with tempfile.TemporaryDirectory(prefix="sparkdl-benchmark-") as root:
-        run_sleeps(None, root, SLOTS)
+        run_sleeps(root, SLOTS)
         spark = SparkSession.active()
         contenders = {
             "floor": partial(sleep_in_one_job, spark),
-            "sparkdl, own session": partial(run_sleeps, spark, root),
+            "sparkdl, own session": partial(run_sleeps, root),
         }
         print(json.dumps(machine("pyarrow")["versions"]), file=pipe)
         for line in sys.stdin:

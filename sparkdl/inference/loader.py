@@ -13,6 +13,7 @@ import numpy as np
 
 from sparkdl.errors import named_type
 from sparkdl.inference.ragged_rows import RaggedRows
+from sparkdl.inference.short_call import short_call
 from sparkdl.inference.tensor_spec import TensorSpec, fit_rows
 from sparkdl.inference.traced_model import TracedModel
 
@@ -51,10 +52,11 @@ class LoadedModel:
         specs = [_type_spec(spec, self.num_rows) for spec in inputs]
         compiled = tf.function(self.function, autograph=False).get_concrete_function(*specs)
         names, outputs = self.flatten(compiled.structured_outputs)
+        compute = short_call(compiled)
 
         def call(arrays: Sequence[Any]) -> list[Any]:
             tensors = [_tensor(a, spec) for a, spec in zip(arrays, inputs, strict=True)]
-            return [_array(output) for output in self.flatten(compiled(*tensors))[1]]
+            return [_array(output) for output in self.flatten(compute(*tensors))[1]]
 
         output_specs = tuple(_output_spec(*pair) for pair in zip(names, outputs, strict=True))
         errors = (ValueError, tf.errors.InvalidArgumentError)

@@ -20,6 +20,7 @@ from sparkdl.errors import named_type
 from sparkdl.files import storage
 from sparkdl.files.model_formats import LOADER_FILE, library_of, load_keras
 from sparkdl.inference.model_file import local_copy
+from sparkdl.inference.short_call import short_call
 from sparkdl.models.saved_model import write_keras
 from sparkdl.serving.batcher import Batcher, BatchFailed
 from sparkdl.serving.batching import Batching
@@ -171,8 +172,19 @@ class LoadedVersion:
         return is_warm
 
 
-def _call(model: Any, signature: Signature, arrays: Sequence[Array]) -> list[Array]:
+def _call(
+    model: Any,
+    functions: Mapping[str, Callable[..., Any]],
+    signature: Signature,
+    arrays: Sequence[Array],
+) -> list[Array]:
     """Call a function of a model with its inputs, in the order of their names.
+
+    Args:
+        model: the model; its variables are there as long as it is.
+        functions: its functions by name.
+        signature: the signature of one of them.
+        arrays: the inputs, whose shapes the server has checked.
 
     Raises:
         RequestError: if the function fails.
@@ -182,7 +194,7 @@ def _call(model: Any, signature: Signature, arrays: Sequence[Array]) -> list[Arr
             name: _tensor(array, info.dtype)
             for (name, info), array in zip(signature.inputs.items(), arrays, strict=True)
         }
-        outputs = model.signatures[signature.name](**tensors)
+        outputs = functions[signature.name](**tensors)
         return [_array(outputs[name]) for name in signature.outputs]
 
 
@@ -283,7 +295,8 @@ def load(
     callable_signatures = {
         key: s for key, s in signatures.items() if key in model.signatures or key[:2] == "__"
     }
-    function = functools.partial(_call, model)
+    functions = {key: short_call(model.signatures[key]) for key in model.signatures}
+    function = functools.partial(_call, model, functions)
     return LoadedVersion(name, version, callable_signatures, function, size, batching, num_clients)
 
 

@@ -35,7 +35,8 @@ def _seeders(seed: int) -> dict[str, Callable[[Any], None]]:
             keras.utils.set_random_seed(seed)
 
     return {
-        "numpy": lambda numpy: numpy.random.seed(seed),
+        # NumPy 2.4 loads it when it is first used, which takes a process some milliseconds.
+        "numpy.random": lambda module: module.seed(seed),
         "torch": lambda torch: torch.manual_seed(seed),
         "tensorflow": lambda tensorflow: tensorflow.random.set_seed(seed),
         "keras": seed_keras,
