@@ -1,10 +1,10 @@
 """Runs anywhere. Call a compiled function of TensorFlow whose arguments are known to fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def short_call(compiled: Any) -> Callable[..., Any]:
+def short_call(compiled: Any, names: Sequence[str] | None = None) -> Callable[..., Any]:
     """Return a function that does what a concrete function does, without its preparations.
 
     To check the arguments, and to begin a step that may use several devices, takes TensorFlow some
@@ -13,6 +13,11 @@ def short_call(compiled: Any) -> Callable[..., Any]:
 
     Args:
         compiled: a `tf.types.experimental.ConcreteFunction`; its outputs are tensors.
+        names: the names of the inputs of a signature of a SavedModel, which takes them by name, in
+            alphabetical order; None for a function that takes them by position.
+
+    Returns:
+        A function of the inputs in their order.
 
     Example:
         >>> import tensorflow as tf
@@ -24,11 +29,13 @@ def short_call(compiled: Any) -> Callable[..., Any]:
     import tensorflow as tf
 
     if tf.config.list_logical_devices("GPU"):
-        return compiled  # type: ignore[no-any-return]
+        if names is None:
+            return compiled  # type: ignore[no-any-return]
+        return lambda *inputs: compiled(**dict(zip(names, inputs, strict=True)))
     captured, dtypes = compiled.captured_inputs, [tensor.dtype for tensor in compiled.outputs]
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        flat = tf.nest.flatten((args, kwargs), expand_composites=True)
+    def call(*inputs: Any) -> Any:
+        flat = tf.nest.flatten(inputs, expand_composites=True)
         results = tf.raw_ops.StatefulPartitionedCall(
             args=[*flat, *captured], Tout=dtypes, f=compiled
         )

@@ -190,11 +190,9 @@ def _call(
         RequestError: if the function fails.
     """
     with _request_errors():
-        tensors = {
-            name: _tensor(array, info.dtype)
-            for (name, info), array in zip(signature.inputs.items(), arrays, strict=True)
-        }
-        outputs = functions[signature.name](**tensors)
+        given = dict(zip(signature.inputs, arrays, strict=True))
+        tensors = [_tensor(given[name], signature.inputs[name].dtype) for name in sorted(given)]
+        outputs = functions[signature.name](*tensors)
         return [_array(outputs[name]) for name in signature.outputs]
 
 
@@ -295,7 +293,11 @@ def load(
     callable_signatures = {
         key: s for key, s in signatures.items() if key in model.signatures or key[:2] == "__"
     }
-    functions = {key: short_call(model.signatures[key]) for key in model.signatures}
+    functions = {
+        key: short_call(model.signatures[key], sorted(signature.inputs))
+        for key, signature in signatures.items()
+        if key in model.signatures
+    }
     function = functools.partial(_call, model, functions)
     return LoadedVersion(name, version, callable_signatures, function, size, batching, num_clients)
 

@@ -1,0 +1,89 @@
+"""A compiled function gives the same, called in the short way and as TensorFlow calls it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from sparkdl.inference.short_call import short_call
+
+RAGGED = tf.RaggedTensorSpec([None, None], tf.float32, 1)
+ROWS = tf.TensorSpec([None, 3], tf.float32)
+TEXTS = tf.TensorSpec([None], tf.string)
+
+
+def looked_up() -> Callable[[Any], Any]:
+    pairs = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2])
+    table = tf.lookup.StaticHashTable(pairs, -1)
+    return lambda texts: table.lookup(texts)
+
+
+def dense() -> Callable[[Any], Any]:
+    weights = tf.Variable(np.random.default_rng(0).random((3, 5), "float32"))
+    return lambda x: tf.tanh(x @ weights)
+
+
+CASES: dict[str, tuple[Callable[[], Callable[..., Any]], list[Any], list[Any]]] = {
+    "dense": (dense, [ROWS], [tf.random.stateless_uniform((7, 3), (1, 2))]),
+    "no rows": (dense, [ROWS], [tf.zeros((0, 3))]),
+    "a dict": (lambda: lambda x: {"z": x + 1, "a": (x, [2 * x])}, [ROWS], [tf.ones((2, 3))]),
+    "two inputs": (lambda: lambda x, y: [x - 1, y], [ROWS, TEXTS], [tf.ones((1, 3)), ["é"]]),
+    "ragged": (
+        lambda: lambda r: (r * 2, tf.reduce_sum(r, 1)),
+        [RAGGED],
+        [tf.ragged.constant([[1.0, 2.0], [], [3.0]])],
+    ),
+    "texts": (looked_up, [TEXTS], [tf.constant(["b", "", "a"])]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_the_function(case: str) -> None:
+    make, specs, arguments = CASES[case]
+    arguments = [tf.constant(each) if isinstance(each, list) else each for each in arguments]
+    compiled = tf.function(make()).get_concrete_function(*specs)
+    results = compiled(*arguments), short_call(compiled)(*arguments)
+    tf.nest.assert_same_structure(*results, expand_composites=True)
+    expected, found = (tf.nest.flatten(each, expand_composites=True) for each in results)
+    for left, right in zip(expected, found, strict=True):
+        assert left.dtype == right.dtype
+        np.testing.assert_array_equal(left.numpy(), right.numpy())
+
+
+class Module(tf.Module):  # type: ignore[misc]
+    @tf.function(input_signature=[tf.TensorSpec([None], kind, kind) for kind in ("int32", "half")])
+    def subtract(self, first: Any, second: Any) -> Any:
+        return {"less": first - tf.cast(second, tf.int32)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [[], ["GPU"]])
+def test_signature_takes_its_inputs_by_name(
+    devices: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Module()
+    tf.saved_model.save(module, tmp_path, signatures={"less": module.subtract})
+    loaded = tf.saved_model.load(str(tmp_path))
+    names = sorted(loaded.signatures["less"].structured_input_signature[1])
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: devices)
+    call = short_call(loaded.signatures["less"], names)
+    values = {"int32": tf.constant([7]), "half": tf.constant([2.0], "half")}
+    assert [*values] != names
+    assert call(*(values[name] for name in names))["less"].numpy().tolist() == [5]
+
+
+@pytest.mark.slow
+def test_changed_variables_and_errors_of_operations_are_seen() -> None:
+    weights = tf.Variable([[1.0], [2.0], [3.0]])
+    compiled = tf.function(lambda x: x @ weights).get_concrete_function(
+        tf.TensorSpec([None, None], tf.float32)
+    )
+    call = short_call(compiled)
+    weights.assign(weights * 10)
+    assert call(tf.ones((1, 3))).numpy().tolist() == [[60.0]]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        call(tf.ones((1, 2)))
