@@ -12,15 +12,19 @@ def delete_run(path: str, run_id: str) -> None:
     """Remove a run directory with all its files, see `Run.delete`, and its verifications.
 
     Raises:
-        RunExistsError: if the driver of the run is alive, or a model in the registry comes from
-            the run. Nothing was removed.
+        RunExistsError: if the driver of the run or of a verification is alive, or a model in the
+            registry comes from the run. Nothing was removed.
         OSError: if a file could not be removed.
     """
-    if owner := living_owner(RunPaths(path)):
-        raise RunExistsError(
-            f"run {run_id} cannot be deleted: {describe_owner(owner)} is running it. Cancel "
-            f"the run first, or wait until it has ended. Nothing was removed from {path}"
-        )
+    verifications = place_of_verifications(path)
+    names = [name for name in storage.list_names(verifications) if not name.endswith(".json")]
+    for folder in (path, *(storage.join(verifications, name) for name in names)):
+        if owner := living_owner(RunPaths(folder)):
+            does = "running" if folder == path else "verifying"
+            raise RunExistsError(
+                f"run {run_id} cannot be deleted: {describe_owner(owner)} is {does} it. Cancel "
+                f"the run first, or wait until it has ended. Nothing was removed from {path}"
+            )
     if models := models_of(path, run_id):
         raise RunExistsError(
             f"run {run_id} cannot be deleted: {', '.join(models)} in the registry "
@@ -29,4 +33,4 @@ def delete_run(path: str, run_id: str) -> None:
         )
     folders.remove_folder(path, last=RUN)
     forget(path)
-    storage.remove(place_of_verifications(path))
+    storage.remove(verifications)

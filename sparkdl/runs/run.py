@@ -676,8 +676,8 @@ class Run:
         """Remove the run directory with all its files.
 
         Raises:
-            RunExistsError: if the driver of the run is alive, or a model in the registry comes from
-                the run. Nothing was removed.
+            RunExistsError: if the driver of the run or of a verification is alive, or a model in
+                the registry comes from the run. Nothing was removed.
             OSError: if a file could not be removed.
         """
         delete_run(self.path, self.id)

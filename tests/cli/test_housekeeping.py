@@ -58,6 +58,17 @@ def test_a_run_with_a_living_driver_is_not_deleted(root: str) -> None:
     assert history(root).empty
 
 
+def test_a_run_that_is_being_verified_is_not_deleted(root: str) -> None:
+    run = ended(root, "one").run
+    opened = started(place_of_verifications(run.path), "one-again")
+    with pytest.raises(RunExistsError, match=r"run one cannot be deleted: .* is verifying it"):
+        run.delete()
+    assert run.trials == load(run.path).trials
+    opened.owner.release()
+    run.delete()
+    assert list(Path(root, ".verified").iterdir()) == []
+
+
 @pytest.mark.parametrize("named", ["id", "path", "dict"])
 def test_a_run_from_which_a_model_comes_is_not_deleted(root: str, named: str) -> None:
     run = ended(root, "one").run
