@@ -11,7 +11,7 @@ from sparkdl.horovod.rank_results import call_and_keep
 from sparkdl.horovod.redirected_output import redirect
 from sparkdl.runs.results import values_of_ranks
 
-__all__ = ["elastic_size", "results_of_ranks", "run", "warn_of_unused"]
+__all__ = ["elastic_size", "first_given", "results_of_ranks", "run", "warn_of_unused"]
 
 _logger = logging.getLogger("sparkdl.horovod")
 
@@ -38,7 +38,8 @@ def run(
     Args:
         func: the function.
         args, kwargs: its arguments.
-        num_proc: the number of ranks, also as `np`; by default `min_num_proc`, or 1.
+        num_proc: the number of ranks, also as `np`; by default `min_num_proc`, else
+            `max_num_proc`, else 1.
         min_num_proc, max_num_proc: with one of them the run is elastic: it begins with `num_proc`
             ranks, goes on without lost ones, and grows into idle slots up to `max_num_proc` ranks,
             see `experiment.horovod`. Also as `min_np` and `max_np`.
@@ -64,12 +65,12 @@ def run(
         [10, 11]
     """
     warn_of_unused("horovod.run", unused)
-    num_proc = _first(np, num_proc)
-    least, most = _first(min_np, min_num_proc), _first(max_np, max_num_proc)
+    num_proc = first_given(np, num_proc)
+    least, most = first_given(min_np, min_num_proc), first_given(max_np, max_num_proc)
     is_elastic = (least, most) != (None, None)
     num_workers: Any = 1 if num_proc is None else num_proc
     if is_elastic:
-        num_workers = elastic_size(_first(num_proc, least, most), least, most)
+        num_workers = elastic_size(first_given(num_proc, least, most), least, most)
     return results_of_ranks(
         func,
         args,
@@ -81,7 +82,8 @@ def run(
     )
 
 
-def _first(*values: int | None) -> Any:
+def first_given(*values: int | None) -> Any:
+    """Return the first value that is not None, or None."""
     return next((value for value in values if value is not None), None)
 
 
@@ -99,7 +101,7 @@ def elastic_size(num_proc: int, least: int | None, most: int | None) -> int | tu
         >>> elastic_size(2, 1, None), elastic_size(2, 1, 4)
         (2, (2, 4))
     """
-    least, most = _first(least, num_proc), _first(most, num_proc)
+    least, most = first_given(least, num_proc), first_given(most, num_proc)
     if not 1 <= least <= num_proc <= most:
         raise ConfigError(
             f"min_num_proc is {least}, num_proc {num_proc} and max_num_proc {most}; expected "

@@ -190,10 +190,20 @@ def _call(
         RequestError: if the function fails.
     """
     with _request_errors():
-        given = dict(zip(signature.inputs, arrays, strict=True))
-        tensors = [_tensor(given[name], signature.inputs[name].dtype) for name in sorted(given)]
-        outputs = functions[signature.name](*tensors)
+        pairs = zip(arrays, signature.inputs.values(), strict=True)
+        outputs = functions[signature.name](*(_tensor(array, info.dtype) for array, info in pairs))
         return [_array(outputs[name]) for name in signature.outputs]
+
+
+def _by_position(function: Any, signature: Signature) -> Callable[..., Any]:
+    """Return a function of a model, which takes its inputs by name, as one of their tensors."""
+    import tensorflow as tf
+
+    def call(*tensors: Any) -> Any:
+        return function(**dict(zip(signature.inputs, tensors, strict=True)))
+
+    specs = [tf.TensorSpec(info.shape, info.dtype) for info in signature.inputs.values()]
+    return short_call(tf.function(call, autograph=False).get_concrete_function(*specs))
 
 
 def _tensor(array: Array, dtype: str) -> Any:
@@ -294,7 +304,7 @@ def load(
         key: s for key, s in signatures.items() if key in model.signatures or key[:2] == "__"
     }
     functions = {
-        key: short_call(model.signatures[key], sorted(signature.inputs))
+        key: _by_position(model.signatures[key], signature)
         for key, signature in signatures.items()
         if key in model.signatures
     }

@@ -113,8 +113,9 @@ def test_the_size_of_an_elastic_run_is_what_has_slots() -> None:
     )
     assert sizes == [2, 2]
     assert len(re.findall(r"\d\d:\d\d:\d\d \d{4}\[[01]\]<stdout>:size 2\n", stream.getvalue())) == 2
-    with pytest.raises(ConfigError, match="min_num_proc is 3, num_proc 2"):
-        sparkdl.horovod.spark.run_elastic(size, num_proc=2, min_num_proc=3)
+    for numbers in ({"num_proc": 2, "min_num_proc": 3}, {"min_num_proc": 0}, {"max_num_proc": 0}):
+        with pytest.raises(ConfigError, match=r"expected 1 <= min_num_proc <= num_proc <= max_num"):
+            sparkdl.horovod.spark.run_elastic(size, **numbers)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,31 @@ def test_an_elastic_run_grows_up_to_the_largest_number(
     monkeypatch.setattr(experiment, "horovod", keep)
     with pytest.raises(InterruptedError):
         sparkdl.horovod.run(shout, **numbers)
+    assert (asked["num_workers"], asked["elastic"]) == (num_workers, True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "num_workers"),
+    [
+        ({}, 2),
+        ({"max_num_proc": 5}, (2, 5)),
+        ({"max_np": 1}, 1),
+        ({"num_proc": 1, "max_num_proc": 2}, 2),
+        ({"num_proc": 3, "min_num_proc": 1, "max_num_proc": 4}, (2, 4)),
+    ],
+)
+def test_an_elastic_run_begins_with_the_slots_that_there_are(
+    numbers: dict[str, int], num_workers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def keep(*_: Any, **options: Any) -> Any:
+        asked.update(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(experiment, "horovod", keep)
+    with pytest.raises(InterruptedError):
+        sparkdl.horovod.spark.run_elastic(shout, **numbers)
     assert (asked["num_workers"], asked["elastic"]) == (num_workers, True)
 
 

@@ -1,5 +1,7 @@
 """A compiled function gives the same, called in the short way and as TensorFlow calls it."""
 
+import gc
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,26 +56,23 @@ def test_results_are_those_of_the_function(case: str) -> None:
         np.testing.assert_array_equal(left.numpy(), right.numpy())
 
 
-class Module(tf.Module):  # type: ignore[misc]
-    @tf.function(input_signature=[tf.TensorSpec([None], kind, kind) for kind in ("int32", "half")])
-    def subtract(self, first: Any, second: Any) -> Any:
-        return {"less": first - tf.cast(second, tf.int32)}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [[], ["GPU"]])
-def test_signature_takes_its_inputs_by_name(
-    devices: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = Module()
-    tf.saved_model.save(module, tmp_path, signatures={"less": module.subtract})
-    loaded = tf.saved_model.load(str(tmp_path))
-    names = sorted(loaded.signatures["less"].structured_input_signature[1])
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: devices)
-    call = short_call(loaded.signatures["less"], names)
-    values = {"int32": tf.constant([7]), "half": tf.constant([2.0], "half")}
-    assert [*values] != names
-    assert call(*(values[name] for name in names))["less"].numpy().tolist() == [5]
+def test_functions_that_are_dropped_leave_no_memory() -> None:
+    def use_one() -> None:
+        constant = np.full(5_000_000, 2, "float32")
+        function = tf.function(lambda x: x + tf.reduce_sum(constant))
+        spec = tf.TensorSpec([None], tf.float32)
+        assert short_call(function.get_concrete_function(spec))(tf.ones(1)).numpy() == 1 + 1e7
+
+    def memory_mb() -> float:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+    use_one()
+    before = memory_mb()
+    for _ in range(8):
+        use_one()
+    assert memory_mb() - before < 100
 
 
 @pytest.mark.slow
@@ -85,5 +84,9 @@ def test_changed_variables_and_errors_of_operations_are_seen() -> None:
     call = short_call(compiled)
     weights.assign(weights * 10)
     assert call(tf.ones((1, 3))).numpy().tolist() == [[60.0]]
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        call(tf.ones((1, 2)))
+    messages = []
+    for function in (compiled, call):
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            function(tf.ones((1, 2)))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]

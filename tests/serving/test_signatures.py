@@ -4,11 +4,13 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from google.protobuf import json_format
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from sparkdl.models.saved_model import saved_model_class
+from sparkdl.serving.loaded_version import load
 from sparkdl.serving.signatures import Signature, read_signatures
 
 NAMES = {"always_print_fields_with_no_presence", "including_default_value_fields"}
@@ -95,3 +97,27 @@ def test_fields_without_a_value_are_told(
     assert metadata["method_name"] == ""
     assert metadata["outputs"] == {}
     assert metadata["inputs"]["x"]["dtype"] == "DT_INVALID"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names",
+    [("x-1", "x1"), ("user-id", "user2"), ("b", "a"), ("a", "B"), ("0x", "aa"), ("a/z", "aB")],
+)
+def test_inputs_have_their_names_whatever_their_order(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    """TensorFlow orders names that it has changed, so that they can be those of parameters."""
+    import tensorflow as tf
+
+    class Module(tf.Module):  # type: ignore[misc]
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name) for name in names])
+        def subtract(self, first: Any, second: Any) -> Any:
+            return {"less": first - second}
+
+    module = Module()
+    tf.saved_model.save(module, str(tmp_path), signatures=module.subtract)
+    version = load(str(tmp_path), "less", 1)
+    signature = version.signatures["serving_default"]
+    values = {names[1]: np.float32([2]), names[0]: np.float32([7])}
+    assert version.run(signature, values).outputs["less"].tolist() == [5]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl import config
 from sparkdl.cluster.spark import SparkCluster, num_slots
-from sparkdl.horovod.launch import elastic_size, results_of_ranks, warn_of_unused
+from sparkdl.horovod.launch import elastic_size, first_given, results_of_ranks, warn_of_unused
 from sparkdl.horovod.runner.common.util.timeout import TimeoutException
 
 __all__ = ["run", "run_elastic"]
@@ -119,7 +119,7 @@ def run_elastic(
         fn, args, kwargs, env, start_timeout, stdout, stderr, verbose, nics,
         prefix_output_with_timestamp: see `run`.
         num_proc: the number of ranks that there must be slots for at the beginning; by default the
-            number of slots.
+            number of slots, at most `max_num_proc`.
         min_num_proc: a smaller number with which the run may begin too, if there are not more
             slots; it goes on with fewer, and Spark starts lost ranks again. Also as `min_np`.
         max_num_proc: the largest number of ranks, up to which the run grows into idle slots; by
@@ -143,7 +143,10 @@ def run_elastic(
     }
     warn_of_unused("horovod.spark.run_elastic", unused)
     num_workers, start_timeout_s = _elastic_size(
-        num_proc, min_num_proc or min_np, max_num_proc or max_np, start_timeout
+        num_proc,
+        first_given(min_num_proc, min_np),
+        first_given(max_num_proc, max_np),
+        start_timeout,
     )
     return results_of_ranks(
         fn,
@@ -164,9 +167,11 @@ def _elastic_size(
     num_proc: int | None, least: int | None, most: int | None, start_timeout: float | None
 ) -> tuple[int | tuple[int, int], float | None]:
     """Return the number of ranks or its bounds, and the seconds within which they must start."""
-    num_proc = num_proc or most or num_slots(waits=True)
+    if num_proc is None:
+        slots = num_slots(waits=True)
+        num_proc = max(first_given(least, 1), min(first_given(most, slots), slots))
     elastic_size(num_proc, least, most)  # Checks the numbers before the wait.
-    least, most = least or num_proc, most or num_proc
+    least, most = first_given(least, num_proc), first_given(most, num_proc)
     start_timeout_s = _wait_for_slots(least, start_timeout)
     return elastic_size(max(least, min(most, num_slots())), least, most), start_timeout_s
 
