@@ -1,5 +1,6 @@
 """Runs anywhere. The places of a model's features in the inputs and outputs of its requests."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ Names = Mapping[str, str | Sequence[str]]
 
 # A tensor, True if it is an output, and the element of its rows.
 _Place = tuple[str, bool, int | None]
+
+_logger = logging.getLogger("sparkdl.monitoring")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ def places_of(
         [('x', 1), ('x', 0)]
     """
     tensors: dict[str, Any] = {"inputs": {}, "outputs": {}, **(signature or {})}
+    _warn_of_others("inputs", inputs or {}, tensors["inputs"])
+    _warn_of_others("outputs", outputs or {}, tensors["outputs"])
     origins: dict[str, _Place] = {
         **_places_by_feature(inputs or {}, False),
         **_places_by_feature(outputs or {}, True),
@@ -111,6 +116,17 @@ def places_of(
             place, tensors["outputs" if place.is_output else "inputs"].get(place.tensor, {})
         )
     return places
+
+
+def _warn_of_others(side: str, names: Names, tensors: Mapping[str, Any]) -> None:
+    """Warn of tensors that the model does not have; what is in front of it may log others."""
+    unknown = [tensor for tensor in names if tensor not in tensors]
+    if tensors and unknown:
+        _logger.warning(
+            "%s names %r, which the model does not have: its %s are %s. Where the log has no such "
+            "name either, the values are null.",
+            *(side, unknown[0], side, ", ".join(map(repr, tensors))),
+        )
 
 
 def _check_size(place: Place, description: Mapping[str, Any]) -> None:

@@ -114,6 +114,16 @@ def test_one_name_for_several_values_in_a_row_is_refused() -> None:
         )
 
 
+def test_tensors_that_the_model_does_not_have_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    signature = {"inputs": {"age": {}}, "outputs": {"output_0": {}}}
+    places_of(FEATURES, signature, outputs={"output_0": "p"}, has_others=True)
+    assert caplog.text == ""
+    places_of(FEATURES, signature, outputs={"output": "p"}, has_others=True)
+    assert "outputs names 'output', which the model does not have: its outputs are 'output_0'" in (
+        caplog.text
+    )
+
+
 def test_elements_of_a_tensor_are_features() -> None:
     named = {"x": ["other", "age"]}
     features = {**FEATURES, "other": {"kind": "number"}, "score": {"kind": "number"}}
