@@ -218,7 +218,8 @@ class ElasticSeat(RingSeat):
         )
         listener, self._listener = self._listener, None
         if listener:
-            with contextlib.suppress(BrokenPipeError):  # The process has just died.
+            # The process has just died.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 invitation.send(self._mine, listener)
 
     def _exit_reason(self, listing: Listing, newest: int) -> str | None:

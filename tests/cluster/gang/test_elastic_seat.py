@@ -99,6 +99,30 @@ def test_context_says_that_ranks_come_and_leave(late: Late) -> None:
     assert late.placement.place == 2  # Of the ranks that it knows, it is the last one.
 
 
+@pytest.mark.parametrize("has_unread", [False, True])
+def test_process_that_dies_before_its_invitation_does_not_end_the_task(
+    late: Late, has_unread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells of the end in two ways: what the process has not read counts."""
+    assert late.requests(-1, has_state=False) is None
+    late.others_ask(1)
+    if has_unread:
+        late.seat._mine.send(b"{}")
+    send, errors = module.Invitation.send, list[type[Exception]]()
+
+    def die_and_send(invitation: Any, end: socket.socket, listener: socket.socket) -> None:
+        late.end.close()
+        try:
+            send(invitation, end, listener)
+        except OSError as exc:
+            errors.append(type(exc))
+            raise
+
+    monkeypatch.setattr(module.Invitation, "send", die_and_send)
+    assert late.seat.watch() is None
+    assert errors == [ConnectionResetError if has_unread else BrokenPipeError]
+
+
 def test_rank_that_is_asked_to_leave_goes_between_two_steps(late: Late) -> None:
     late.comes_in()
     late.membership.release(RANK, INCARNATIONS)

@@ -1,5 +1,6 @@
 """A real gang that grows into idle slots, and gives them back to a search."""
 
+import contextlib
 import html
 import json
 import os
@@ -23,7 +24,7 @@ from sparkdl.files.layout import RunPaths
 from sparkdl.runs import Run
 from sparkdl.runs.events import GangResized
 from sparkdl.runs.journal import read_journal
-from tests.helpers.processes import eventually, jvm_of, processes_of
+from tests.helpers.processes import eventually, processes_of
 from tests.helpers.runs import quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -75,6 +76,7 @@ def trainer(path: str) -> Any:
                     "present": list(context.current().present),
                     "rows": sorted(round(ROWS * each) for each in read),
                     "pid": os.getpid(),
+                    "executor": os.environ["SPARK_EXECUTOR_DIRS"],
                 }
                 read.clear()
                 with open(Path(context.folder, f"epochs-{context.rank}.txt"), "a") as file:
@@ -102,6 +104,17 @@ def told_by(run: Run, rank: int) -> list[dict[str, Any]]:
     path = Path(run.trials[0].path) / f"epochs-{rank}.txt"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
+
+
+def executor_of(run: Run, rank: int) -> int:
+    """The pid of an executor, which its processes have inherited the environment of."""
+    variable = f"SPARK_EXECUTOR_DIRS={told_by(run, rank)[-1]['executor']}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_java = (entry / "comm").read_text().strip() == "java"
+            if is_java and variable in (entry / "environ").read_bytes().split(b"\0"):
+                return int(entry.name)
+    raise AssertionError(f"no executor with {variable!r}")
 
 
 def size(run: Run) -> int:
@@ -260,8 +273,7 @@ def grown(root: str, table: str, four_executors: SparkSession) -> Iterator[Run]:
 
 def test_further_ranks_that_die_do_not_fail_the_run(grown: Run) -> None:
     os.kill(told_by(grown, 1)[-1]["pid"], signal.SIGKILL)
-    executor = jvm_of(told_by(grown, 2)[-1]["pid"])
-    os.kill(executor, signal.SIGKILL)
+    os.kill(executor_of(grown, 2), signal.SIGKILL)
     first = len(told_by(grown, 0))
     # Both come back: one process is started again by its task, the other one by Spark.
     assert eventually(lambda: len(told_by(grown, 0)) > first and size(grown) == 3, GROW_S)
