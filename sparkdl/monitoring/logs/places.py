@@ -76,8 +76,7 @@ def places_of(
         [('x', 1), ('x', 0)]
     """
     tensors: dict[str, Any] = {"inputs": {}, "outputs": {}, **(signature or {})}
-    _warn_of_others("inputs", inputs or {}, tensors["inputs"])
-    _warn_of_others("outputs", outputs or {}, tensors["outputs"])
+    _warn_of_others({"inputs": inputs or {}, "outputs": outputs or {}}, tensors)
     origins: dict[str, _Place] = {
         **_places_by_feature(inputs or {}, False),
         **_places_by_feature(outputs or {}, True),
@@ -118,15 +117,16 @@ def places_of(
     return places
 
 
-def _warn_of_others(side: str, names: Names, tensors: Mapping[str, Any]) -> None:
+def _warn_of_others(names: Mapping[str, Names], tensors: Mapping[str, Any]) -> None:
     """Warn of tensors that the model does not have; what is in front of it may log others."""
-    unknown = [tensor for tensor in names if tensor not in tensors]
-    if tensors and unknown:
-        _logger.warning(
-            "%s names %r, which the model does not have: its %s are %s. Where the log has no such "
-            "name either, the values are null.",
-            *(side, unknown[0], side, ", ".join(map(repr, tensors))),
-        )
+    for side, named in names.items():
+        unknown = [tensor for tensor in named if tensor not in tensors[side]]
+        if tensors[side] and unknown:
+            _logger.warning(
+                "%s names %r, which the model does not have: its %s are %s. Where the log has no "
+                "such name either, the values are null.",
+                *(side, unknown[0], side, ", ".join(map(repr, tensors[side]))),
+            )
 
 
 def _check_size(place: Place, description: Mapping[str, Any]) -> None:
