@@ -41,6 +41,19 @@ def in_a_folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SPARKDL_ROOT", str(tmp_path / "runs"))
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options with which a run would be started; none is."""
+    found: dict[str, Any] = {}
+
+    def keep(*_: Any, **options: Any) -> Any:
+        found.update(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(experiment, "horovod", keep)
+    return found
+
+
 def train(factor: int, shift: int = 0) -> Any:
     import os
 
@@ -129,15 +142,8 @@ def test_the_size_of_an_elastic_run_is_what_has_slots() -> None:
     ],
 )
 def test_an_elastic_run_grows_up_to_the_largest_number(
-    numbers: dict[str, int], num_workers: Any, monkeypatch: pytest.MonkeyPatch
+    numbers: dict[str, int], num_workers: Any, asked: dict[str, Any]
 ) -> None:
-    asked: dict[str, Any] = {}
-
-    def keep(*_: Any, **options: Any) -> Any:
-        asked.update(options)
-        raise InterruptedError
-
-    monkeypatch.setattr(experiment, "horovod", keep)
     with pytest.raises(InterruptedError):
         sparkdl.horovod.run(shout, **numbers)
     assert (asked["num_workers"], asked["elastic"]) == (num_workers, True)
@@ -154,15 +160,8 @@ def test_an_elastic_run_grows_up_to_the_largest_number(
     ],
 )
 def test_an_elastic_run_begins_with_the_slots_that_there_are(
-    numbers: dict[str, int], num_workers: Any, monkeypatch: pytest.MonkeyPatch
+    numbers: dict[str, int], num_workers: Any, asked: dict[str, Any]
 ) -> None:
-    asked: dict[str, Any] = {}
-
-    def keep(*_: Any, **options: Any) -> Any:
-        asked.update(options)
-        raise InterruptedError
-
-    monkeypatch.setattr(experiment, "horovod", keep)
     with pytest.raises(InterruptedError):
         sparkdl.horovod.spark.run_elastic(shout, **numbers)
     assert (asked["num_workers"], asked["elastic"]) == (num_workers, True)

@@ -100,8 +100,11 @@ def test_context_says_that_ranks_come_and_leave(late: Late) -> None:
 
 
 @pytest.mark.parametrize("has_unread", [False, True])
-def test_process_that_dies_before_its_invitation_does_not_end_the_task(
-    late: Late, has_unread: bool, monkeypatch: pytest.MonkeyPatch
+def test_process_that_dies_before_its_invitation_is_no_outage_of_the_store(
+    late: Late,
+    has_unread: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The kernel tells of the end in two ways: what the process has not read counts."""
     assert late.requests(-1, has_state=False) is None
@@ -120,6 +123,7 @@ def test_process_that_dies_before_its_invitation_does_not_end_the_task(
 
     monkeypatch.setattr(module.Invitation, "send", die_and_send)
     assert late.seat.watch() is None
+    assert caplog.text == ""  # The store of the run is not at fault.
     assert errors == [ConnectionResetError if has_unread else BrokenPipeError]
 
 
