@@ -1,4 +1,4 @@
-"""A training takes the slots that nobody uses, and gives them back to a search.
+"""Let a training grow into slots that nobody uses, and give them back to a search.
 
     python examples/growing.py
     spark-submit --master <master> examples/growing.py <folder>

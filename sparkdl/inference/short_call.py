@@ -15,7 +15,8 @@ def short_call(compiled: Any) -> Callable[..., Any]:
             are tensors.
 
     Returns:
-        A function of the same arguments. An error has the message of `compiled`.
+        A function of the same arguments. If an operation fails, `compiled` is called in its place,
+        as its error names the layer.
 
     Example:
         >>> import tensorflow as tf
@@ -42,7 +43,7 @@ def short_call(compiled: Any) -> Callable[..., Any]:
             # As `compiled` does it in the end, see `Context.call_function`.
             results = execute.execute(name, num_outputs, flat, attributes, context.context())
         except tf.errors.OpError:
-            return compiled(*inputs)  # Its error tells the layer.
+            return compiled(*inputs)
         return tf.nest.pack_sequence_as(
             compiled.structured_outputs, results, expand_composites=True
         )

@@ -51,7 +51,7 @@ def test_log_without_a_terminal_has_a_line_now_and_then(root: str, capsys: Any) 
 
 
 def test_lines_are_written_whole(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the program prints in another thread begins a line of its own."""
+    """Each line is one write, so that output of other threads cannot split it."""
 
     class Stream(io.StringIO):
         def write(self, text: str) -> int:
