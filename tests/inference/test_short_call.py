@@ -74,7 +74,7 @@ def memory_mb():
 
 use_one()
 before = memory_mb()
-for _ in range(8):
+for _ in range(16):
     use_one()
 print(memory_mb() - before)
 """
